@@ -1,0 +1,46 @@
+"""icll: in-context language learning. Data, learners, models and measurements, on any machine.
+
+Names are imported when they are first used, so that `import icll` stays quick and `icll --help` never loads torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import IcllError
+from .tokens import PAD, SEP, VOCAB_SIZE, decode, encode
+
+if TYPE_CHECKING:
+    from .predictors import Oracle, Predictor, Uniform, compare, evaluate, make_predictor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PAD",
+    "SEP",
+    "VOCAB_SIZE",
+    "IcllError",
+    "Oracle",
+    "Predictor",
+    "Uniform",
+    "compare",
+    "decode",
+    "encode",
+    "evaluate",
+    "make_predictor",
+]
+_HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate", "make_predictor"], "predictors")
+_ROOMS = {"languages", "learners", "metrics", "predictors", "report", "tasks"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'icll' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_ROOMS})

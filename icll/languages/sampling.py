@@ -1,0 +1,95 @@
+"""Random languages of a profile: an endless reproducible sequence, from which equal ones are left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import IcllError
+from ..tokens import N_SYMBOLS
+from .automaton import Automata, Automaton, offsets_of
+from .kernels import draw_tables
+from .profile import Profile, get_profile
+from .random import random_key
+
+_CHUNK = 4096
+# Give up when this many draws in a row, or this many times the languages found so far, bring nothing new.
+_PATIENCE = 20_000
+_PATIENCE_FACTOR = 5
+
+
+def language_key(profile: Profile, seed: int, purpose: str) -> np.uint64:
+    """Key of a random stream. The profile is part of it, so that two profiles share no language by construction."""
+    if seed < 0:
+        raise IcllError(f"the seed must be 0 or more, not {seed}")
+    return random_key(purpose, seed, json.dumps(profile.as_dict(), sort_keys=True))
+
+
+def sample_automata(
+    count: int, profile: str | Profile = "paper", seed: int = 0, *, minimal: bool = True
+) -> list[Automaton]:
+    """`count` random automata: minimal, canonical and, as languages, distinct.
+
+    With `minimal=False` they are as drawn: section 3.1 before step 4, where languages may repeat. The stream is another than
+    that of a `regbench` data set with the same seed: training on these languages does not spoil its test set.
+    """
+    profile = get_profile(profile)
+    key = language_key(profile, seed, "automata")
+    if minimal:
+        return list(distinct_automata(key, count, profile)[0])
+    _check_count(count)
+    return [Automaton(table[:n]) for table, n in zip(*_draw(key, 0, count, profile, minimal), strict=True)]
+
+
+def distinct_automata(
+    key: np.uint64, count: int, profile: Profile, progress: Callable[[int], object] = lambda done: None
+) -> tuple[Automata, np.ndarray]:
+    """The first `count` distinct languages of a stream, and the index each was drawn at.
+
+    Asking for more gives the same ones first. Only the profile's finiteness can stop it: then it says how many there are.
+    """
+    _check_count(count)
+    seen: set[bytes] = set()
+    kept_rows: list[np.ndarray] = []
+    kept_sizes: list[np.ndarray] = []
+    kept_indices: list[np.ndarray] = []
+    drawn = last_new = 0
+    while len(seen) < count:
+        tables, sizes = _draw(key, drawn, _CHUNK, profile, minimal=True)
+        new = np.zeros(_CHUNK, dtype=bool)
+        for i in range(_CHUNK):
+            language = tables[i, : sizes[i]].tobytes()
+            if language not in seen:
+                seen.add(language)
+                new[i] = True
+                last_new = drawn + i
+                if len(seen) == count:
+                    break
+        inside = np.arange(tables.shape[1]) < sizes[:, None]
+        kept_rows.append(tables[inside & new[:, None]])
+        kept_sizes.append(sizes[new])
+        kept_indices.append(drawn + np.flatnonzero(new))
+        drawn += _CHUNK
+        progress(len(seen))
+        if len(seen) < count and drawn - last_new > max(_PATIENCE, _PATIENCE_FACTOR * len(seen)):
+            raise IcllError(
+                f"{count} distinct languages asked for, but only {len(seen)} turned up in {drawn} draws: "
+                "ask for fewer, or widen the profile's states, alphabet or edges"
+            )
+    automata = Automata(np.concatenate(kept_rows), offsets_of(np.concatenate(kept_sizes)))
+    return automata, np.concatenate(kept_indices)
+
+
+def _draw(key: np.uint64, first: int, count: int, profile: Profile, minimal: bool) -> tuple[np.ndarray, np.ndarray]:
+    limits = np.array([*profile.states, *profile.alphabet, *profile.edges])
+    tables = np.empty((count, profile.states[1], N_SYMBOLS), dtype=np.int16)
+    sizes = np.empty(count, dtype=np.int64)
+    draw_tables(key, first, limits, minimal, tables, sizes)
+    return tables, sizes
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise IcllError(f"the number of automata must be at least 1, not {count}")
