@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, under a temporary name beside `path`; it takes that place at the end, or is gone on an error.
+def replacing(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary names to write to, one beside each path; at the end they take the paths' places, all of them or none.
 
-    Folders that had to be made are taken away again on an error.
+    On an error the temporary files are removed, and so are the folders that had to be made for them.
     """
-    missing = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary: Path | None = None
+    missing = [folder for path in paths for folder in path.parents if not folder.exists()]
+    temporaries: list[Path] = []
+    path = paths[0]
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            os.close(handle)
+            temporaries.append(Path(name))
+        yield temporaries
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
-        temporary.replace(path)
-    except BaseException:
-        if temporary is not None:
+        for temporary in temporaries:
+            temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        for temporary, path in zip(temporaries, paths, strict=True):
+            temporary.replace(path)
+    except BaseException as error:
+        for temporary in temporaries:
             temporary.unlink(missing_ok=True)
-        for folder in missing:
-            if not any(folder.iterdir()):
+        for folder in dict.fromkeys(missing):
+            if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+        if isinstance(error, OSError):  # name the file that was asked for, not the temporary one
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         raise
-
-
-def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Write all files or none: each is on the disk under its temporary name before the first takes its place."""
-    with ExitStack() as stack:
-        for path, data in contents.items():
-            file = stack.enter_context(replacing(path))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit import kernel
-from .random import below, between, seek
+from .random import below, between, mix, seek
 
 
 @kernel
@@ -27,41 +27,39 @@ def draw_table(state, limits, table):
 
     limits: least and most of states, alphabet, edges.
     """
-    table[:] = -1
     n = between(state, limits[0], limits[1])
+    table[:n] = -1
     alphabet_size = between(state, limits[2], limits[3])
     alphabet = np.arange(table.shape[1])
     _shuffle_front(state, alphabet, alphabet_size)
     alphabet = alphabet[:alphabet_size]
-    others = np.empty(n - 1, np.int64)
+    others = np.arange(n - 1)
     for s in range(n):
         edges = between(state, limits[4], min(limits[5], n - 1, alphabet_size))
-        for j in range(n - 1):
-            others[j] = j + (j >= s)  # every state but s: no self-loops
         _shuffle_front(state, alphabet, edges)
         _shuffle_front(state, others, edges)
         for e in range(edges):
-            table[s, alphabet[e]] = others[e]
+            table[s, alphabet[e]] = others[e] + (others[e] >= s)  # any state but s: no self-loops
     return n
 
 
 @kernel
-def _reachable(table, n, order):
-    """Breadth-first search from the start; order[k] is the k-th state met. Returns how many there are."""
-    met = np.zeros(n, np.bool_)
-    met[0] = True
+def _reachable(table, n, order, number):
+    """Breadth-first search from the start: order[k] is the k-th state met, number[order[k]] == k. Returns how many are met."""
+    number[:] = -1
+    number[0] = 0
     order[0] = 0
-    found = 1
+    met = 1
     k = 0
-    while k < found:
+    while k < met:
         for a in range(table.shape[1]):
             t = table[order[k], a]
-            if t >= 0 and not met[t]:
-                met[t] = True
-                order[found] = t
-                found += 1
+            if t >= 0 and number[t] < 0:
+                number[t] = met
+                order[met] = t
+                met += 1
         k += 1
-    return found
+    return met
 
 
 @kernel
@@ -78,20 +76,17 @@ def _hopcroft(delta, block_of):
     inverse = np.empty((symbols, n), np.int64)
     for a in range(symbols):
         for q in range(n):
-            inverse_at[a, delta[q, a] + 1] += 1
+            inverse_at[a, delta[q, a]] += 1
         for q in range(n):
             inverse_at[a, q + 1] += inverse_at[a, q]
-        fill = inverse_at[a].copy()
         for q in range(n):
             t = delta[q, a]
-            inverse[a, fill[t]] = q
-            fill[t] += 1
+            inverse_at[a, t] -= 1
+            inverse[a, inverse_at[a, t]] = q
 
-    elements = np.arange(n)
-    place = np.arange(n)  # elements[place[q]] == q
-    first = np.zeros(n, np.int64)
-    size = np.zeros(n, np.int64)
-    marked = np.zeros(n, np.int64)
+    elements, place, first, size, marked, source, touched = np.zeros((7, n), np.int64)
+    elements[:] = np.arange(n)
+    place[:] = elements  # elements[place[q]] == q
     first[0], size[0] = 0, n - 1
     first[1], size[1] = sink, 1
     block_of[:] = 0
@@ -105,8 +100,6 @@ def _hopcroft(delta, block_of):
         waiting[1, a] = True
         stack[height, 0], stack[height, 1] = 1, a
         height += 1
-    source = np.empty(n, np.int64)
-    touched = np.empty(n, np.int64)
     while height > 0:
         height -= 1
         splitter, a = stack[height, 0], stack[height, 1]
@@ -151,69 +144,130 @@ def _hopcroft(delta, block_of):
 
 
 @kernel
+def _all_differ(table):
+    """Whether strings of one or two symbols tell all states apart: a quick answer for most random tables.
+
+    False only means that a closer look is needed.
+    """
+    n, symbols = table.shape
+    allowed = np.zeros(n, np.int64)  # a bit for each symbol
+    for q in range(n):
+        for a in range(symbols):
+            allowed[q] = 2 * allowed[q] + (table[q, a] >= 0)
+    for q in range(n):
+        for other in range(q):
+            differ = allowed[q] != allowed[other]
+            for a in range(symbols):
+                if differ:
+                    break
+                if table[q, a] >= 0 and table[other, a] >= 0:
+                    differ = allowed[table[q, a]] != allowed[table[other, a]]
+            if not differ:
+                return False
+    return True
+
+
+@kernel
 def canonical_table(table, n, out):
     """The minimal automaton of the language of table[:n], states numbered breadth-first (symbols in order).
 
     Two tables have the same language exactly if this gives the same table. Fills `out` and returns its number of states.
     """
-    order = np.empty(n, np.int64)
-    reached = _reachable(table, n, order)
-    number = np.full(n, -1)
+    symbols = table.shape[1]
+    order, number = np.empty((2, n), np.int64)
+    reached = _reachable(table, n, order, number)
     for k in range(reached):
-        number[order[k]] = k
+        for a in range(symbols):
+            t = table[order[k], a]
+            out[k, a] = number[t] if t >= 0 else -1
+    if _all_differ(out[:reached]):
+        return reached
 
-    # complete the reachable part with the sink, over the symbols that occur
-    columns = np.empty(table.shape[1], np.int64)
+    # complete the table with the sink, over the symbols that occur
+    columns = np.empty(symbols, np.int64)
     used = 0
-    for a in range(table.shape[1]):
-        for k in range(reached):
-            if table[order[k], a] >= 0:
-                columns[used] = a
-                used += 1
-                break
+    for a in range(symbols):
+        if out[:reached, a].max() >= 0:
+            columns[used] = a
+            used += 1
     delta = np.full((reached + 1, used), reached)
     for k in range(reached):
         for c in range(used):
-            t = table[order[k], columns[c]]
-            if t >= 0:
-                delta[k, c] = number[t]
+            if out[k, columns[c]] >= 0:
+                delta[k, c] = out[k, columns[c]]
     block_of = np.empty(reached + 1, np.int64)
     blocks = _hopcroft(delta, block_of)
 
-    # number the blocks breadth-first; a block is represented by one of its states
+    # Number the blocks by their first states: since those are numbered breadth-first, so are the blocks. Row k is made
+    # from the first state of block k, which is k or a later one, so nothing is overwritten before it is read.
     label = np.full(blocks, -1)
-    representative = np.empty(blocks, np.int64)
-    label[block_of[0]] = 0
-    representative[0] = 0
-    states = 1
-    out[:] = -1
-    k = 0
-    while k < states:
-        for c in range(used):
-            t = delta[representative[k], c]
-            if t < reached:
-                b = block_of[t]
-                if label[b] < 0:
-                    label[b] = states
-                    representative[states] = t
-                    states += 1
-                out[k, columns[c]] = label[b]
-        k += 1
+    states = 0
+    for q in range(reached):
+        if label[block_of[q]] < 0:
+            label[block_of[q]] = states
+            order[states] = q
+            states += 1
+    for k in range(states):
+        for a in range(symbols):
+            t = out[order[k], a]
+            out[k, a] = label[block_of[t]] if t >= 0 else -1
     return states
 
 
 @kernel
-def draw_tables(key, first, limits, minimal, tables, sizes):
-    """Languages first, first + 1, ... of the stream `key` into tables [count, most states, symbols] and sizes [count]."""
+def draw_tables(key, first, limits, minimal, rows, row_at):
+    """Languages first, first + 1, ... of the stream `key`: table i into rows[row_at[i]:row_at[i + 1]]."""
     state = np.empty(1, np.uint64)
-    raw = np.empty(tables.shape[1:], np.int16)
-    for i in range(sizes.size):
+    raw = np.empty((limits[1], rows.shape[1]), np.int16)
+    row_at[0] = 0
+    for i in range(row_at.size - 1):
         seek(state, key, first + i)
+        n = draw_table(state, limits, raw)
+        out = rows[row_at[i] : row_at[i] + n]
         if minimal:
-            n = draw_table(state, limits, raw)
-            sizes[i] = canonical_table(raw, n, tables[i])
+            n = canonical_table(raw, n, out)
         else:
-            sizes[i] = draw_table(state, limits, tables[i])
+            out[:] = raw[:n]
+        row_at[i + 1] = row_at[i] + n
+
+
+@kernel
+def keep_new(tables, table_at, first, slots, rows, row_at, indices, kept, wanted):
+    """Append those tables to `rows` that are not there yet, up to `wanted` in all; returns how many there are then.
+
+    tables[table_at[i]:table_at[i + 1]] is table first + i of a stream; indices[k] becomes the one table k came from. `slots` is
+    an open-addressing hash table of numbers of kept tables (-1: free; its size is a power of two, at least twice `wanted`).
+    Equal hashes are followed by a comparison.
+    """
+    for i in range(table_at.size - 1):
+        if kept == wanted:
+            break
+        table = tables[table_at[i] : table_at[i + 1]]
+        n = table.shape[0]
+        code = np.uint64(n)
+        for s in range(n):
+            for a in range(table.shape[1]):
+                code = (code ^ np.uint64(table[s, a] + 1)) * np.uint64(0x100000001B3)
+        slot = np.int64(mix(code) & np.uint64(slots.size - 1))
+        known = False
+        while slots[slot] >= 0:
+            other = rows[row_at[slots[slot]] : row_at[slots[slot] + 1]]
+            known = other.shape[0] == n
+            for s in range(n):
+                if not known:
+                    break
+                for a in range(table.shape[1]):
+                    known = known and other[s, a] == table[s, a]
+            if known:
+                break
+            slot = (slot + 1) & (slots.size - 1)
+        if not known:
+            slots[slot] = kept
+            rows[row_at[kept] : row_at[kept] + n] = table
+            row_at[kept + 1] = row_at[kept] + n
+            indices[kept] = first + i
+            kept += 1
+    return kept
 
 
 @kernel
@@ -237,19 +291,44 @@ def problem_lengths(key, indices, limits, totals):
 
 
 @kernel
+def _pack_edges(table):
+    """Steps of each state, symbol << 32 | target: edges[s, :degree[s]], repeated until `width` is reached.
+
+    Width is the least common multiple of all degrees: with it, a step is drawn from `width` entries whatever the state, and the
+    draw need not wait for the state. Where it would be large it is 0.
+    """
+    states, symbols = table.shape
+    most = 60
+    edges = np.empty((states, max(most, symbols)), np.uint64)
+    degree = np.empty(states, np.int64)
+    width = 1
+    for s in range(states):
+        d = 0
+        for a in range(symbols):
+            if table[s, a] >= 0:
+                edges[s, d] = (a + 1) << 32 | table[s, a]
+                d += 1
+        degree[s] = d
+        common, b = width, d
+        while b:
+            common, b = b, common % b
+        width = width // common * d
+        if width > most:
+            width = 0
+    for s in range(states):
+        for k in range(degree[s], width):
+            edges[s, k] = edges[s, k - degree[s]]
+    return edges, degree, width
+
+
+@kernel
 def draw_problems(lengths_key, symbols_key, indices, limits, rows, row_at, separator, tokens, token_at):
     """The strings of each problem, joined by separators, into tokens[token_at[i]:token_at[i + 1]] (section 3.2)."""
     state = np.empty(1, np.uint64)
     lengths = np.empty(limits[3], np.int64)
+    target = np.uint64(0xFFFFFFFF)
     for i in range(indices.size):
-        table = rows[row_at[i] : row_at[i + 1]]
-        degree = np.zeros(table.shape[0], np.int64)
-        legal = np.empty(table.shape, np.int64)
-        for s in range(table.shape[0]):
-            for a in range(table.shape[1]):
-                if table[s, a] >= 0:
-                    legal[s, degree[s]] = a
-                    degree[s] += 1
+        edges, degree, width = _pack_edges(rows[row_at[i] : row_at[i + 1]])
         count = string_lengths(lengths_key, indices[i], limits, lengths)
         seek(state, symbols_key, indices[i])
         at = token_at[i]
@@ -257,12 +336,17 @@ def draw_problems(lengths_key, symbols_key, indices, limits, rows, row_at, separ
             if j > 0:
                 tokens[at] = separator
                 at += 1
-            s = 0
-            for _ in range(lengths[j]):
-                a = legal[s, below(state, degree[s])]
-                tokens[at] = a + 1
-                at += 1
-                s = table[s, a]
+            step = np.uint64(0)
+            if width > 0:
+                for k in range(at, at + lengths[j]):
+                    step = edges[step & target, np.uint64(below(state, width))]
+                    tokens[k] = step >> np.uint64(32)
+            else:
+                for k in range(at, at + lengths[j]):
+                    s = step & target
+                    step = edges[s, np.uint64(below(state, degree[s]))]
+                    tokens[k] = step >> np.uint64(32)
+            at += lengths[j]
 
 
 @kernel

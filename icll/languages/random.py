@@ -26,7 +26,7 @@ def random_key(*parts: object) -> np.uint64:
 
 
 @kernel(inline="always")
-def _mix(z):
+def mix(z):
     z = (z ^ (z >> np.uint64(30))) * _MIX1
     z = (z ^ (z >> np.uint64(27))) * _MIX2
     return z ^ (z >> np.uint64(31))
@@ -35,7 +35,7 @@ def _mix(z):
 @kernel(inline="always")
 def seek(state, key, index):
     """Put `state` at the start of stream `index` of `key`."""
-    state[0] = _mix(_mix(key) ^ _mix((np.uint64(index) + np.uint64(1)) * _GOLDEN))
+    state[0] = mix(mix(key) ^ mix((np.uint64(index) + np.uint64(1)) * _GOLDEN))
 
 
 @kernel(inline="always")
@@ -44,7 +44,7 @@ def below(state, n):
     bound = np.uint64(n)
     while True:
         state[0] += _GOLDEN
-        product = (_mix(state[0]) >> np.uint64(32)) * bound
+        product = (mix(state[0]) >> np.uint64(32)) * bound
         low = product & _LOW32
         if low >= bound or low >= (np.uint64(0x100000000) - bound) % bound:
             return np.int64(product >> np.uint64(32))

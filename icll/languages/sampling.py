@@ -9,8 +9,8 @@ import numpy as np
 
 from ..errors import IcllError
 from ..tokens import N_SYMBOLS
-from .automaton import Automata, Automaton, offsets_of
-from .kernels import draw_tables
+from .automaton import Automata, Automaton
+from .kernels import draw_tables, keep_new
 from .profile import Profile, get_profile
 from .random import random_key
 
@@ -40,7 +40,7 @@ def sample_automata(
     if minimal:
         return list(distinct_automata(key, count, profile)[0])
     _check_count(count)
-    return [Automaton(table[:n]) for table, n in zip(*_draw(key, 0, count, profile, minimal), strict=True)]
+    return list(_draw(key, 0, count, profile, minimal))
 
 
 def distinct_automata(
@@ -51,43 +51,34 @@ def distinct_automata(
     Asking for more gives the same ones first. Only the profile's finiteness can stop it: then it says how many there are.
     """
     _check_count(count)
-    seen: set[bytes] = set()
-    kept_rows: list[np.ndarray] = []
-    kept_sizes: list[np.ndarray] = []
-    kept_indices: list[np.ndarray] = []
-    drawn = last_new = 0
-    while len(seen) < count:
-        tables, sizes = _draw(key, drawn, _CHUNK, profile, minimal=True)
-        new = np.zeros(_CHUNK, dtype=bool)
-        for i in range(_CHUNK):
-            language = tables[i, : sizes[i]].tobytes()
-            if language not in seen:
-                seen.add(language)
-                new[i] = True
-                last_new = drawn + i
-                if len(seen) == count:
-                    break
-        inside = np.arange(tables.shape[1]) < sizes[:, None]
-        kept_rows.append(tables[inside & new[:, None]])
-        kept_sizes.append(sizes[new])
-        kept_indices.append(drawn + np.flatnonzero(new))
+    slots = np.full(1 << (2 * count - 1).bit_length(), -1, dtype=np.int64)
+    rows = np.empty((0, N_SYMBOLS), dtype=np.int16)
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    indices = np.empty(count, dtype=np.int64)
+    drawn = kept = 0
+    while kept < count:
+        chunk = _draw(key, drawn, _CHUNK, profile, minimal=True)
+        used = offsets[kept]
+        if used + len(chunk.rows) > len(rows):
+            expected = len(chunk.rows) * (count - kept) // _CHUNK  # and two chunks to spare
+            rows = np.concatenate([rows[:used], np.empty((expected + 2 * len(chunk.rows), N_SYMBOLS), dtype=np.int16)])
+        kept = keep_new(chunk.rows, chunk.offsets, drawn, slots, rows, offsets, indices, kept, count)
         drawn += _CHUNK
-        progress(len(seen))
-        if len(seen) < count and drawn - last_new > max(_PATIENCE, _PATIENCE_FACTOR * len(seen)):
+        progress(kept)
+        if kept < count and drawn - indices[kept - 1] > max(_PATIENCE, _PATIENCE_FACTOR * kept):
             raise IcllError(
-                f"{count} distinct languages asked for, but only {len(seen)} turned up in {drawn} draws: "
+                f"{count} distinct languages asked for, but only {kept} turned up in {drawn} draws: "
                 "ask for fewer, or widen the profile's states, alphabet or edges"
             )
-    automata = Automata(np.concatenate(kept_rows), offsets_of(np.concatenate(kept_sizes)))
-    return automata, np.concatenate(kept_indices)
+    return Automata(rows[: offsets[-1]], offsets), indices
 
 
-def _draw(key: np.uint64, first: int, count: int, profile: Profile, minimal: bool) -> tuple[np.ndarray, np.ndarray]:
+def _draw(key: np.uint64, first: int, count: int, profile: Profile, minimal: bool) -> Automata:
     limits = np.array([*profile.states, *profile.alphabet, *profile.edges])
-    tables = np.empty((count, profile.states[1], N_SYMBOLS), dtype=np.int16)
-    sizes = np.empty(count, dtype=np.int64)
-    draw_tables(key, first, limits, minimal, tables, sizes)
-    return tables, sizes
+    rows = np.empty((count * profile.states[1], N_SYMBOLS), dtype=np.int16)
+    offsets = np.empty(count + 1, dtype=np.int64)
+    draw_tables(key, first, limits, minimal, rows, offsets)
+    return Automata(rows[: offsets[-1]], offsets)
 
 
 def _check_count(count: int) -> None:

@@ -43,7 +43,7 @@ def to_jsonl(
     problems: Problems, path: str | Path, *, truth: bool = True, progress: Callable[[int], object] = lambda done: None
 ) -> None:
     """Write one JSON object a line."""
-    with replacing(Path(path)) as file:
+    with replacing(Path(path)) as (temporary,), temporary.open("wb") as file:
         for done, record in enumerate(records(problems, truth), start=1):
             file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
             progress(done)

@@ -5,9 +5,10 @@ Tokens are kept ragged, a byte each; whatever is padded or derived (tokens as a 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
-from safetensors.numpy import save as to_safetensors
+from safetensors.numpy import save_file as write_safetensors
 
 from ..errors import IcllError
-from ..files import write_files
+from ..files import replacing
 from ..languages.automaton import Automata, Automaton, take_ragged
 from ..languages.kernels import fill_truth, trace_problems
 from ..tokens import RECALL, REGBENCH, Vocabulary
@@ -193,40 +194,35 @@ class Problems:
             "states": self.automata.sizes.astype(np.int32),
         }
 
-    def to_bytes(self) -> bytes:
-        header = json.dumps({**asdict(self.origin), "fingerprint": self.fingerprint}, sort_keys=True)
-        # One key only: safetensors writes several in an order that changes from process to process.
-        return to_safetensors(self._arrays(), metadata={"icll": header})
-
     def save(self, path: str | Path) -> None:
-        write_files({Path(path): self.to_bytes()})
+        save_all({Path(path): self})
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> Problems:
-        """Read what `to_bytes` wrote; `name` stands for the source in errors."""
-        broken = f"{name} is damaged or was edited: make it again (icll data make)"
+    def read(cls, path: Path) -> Problems:
+        """Read what `save` wrote, and check it."""
+        data = path.read_bytes()
         try:
             arrays = parse_safetensors(data)
             size = int.from_bytes(data[:8], "little")
             header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["icll"])
-            fingerprint = header.pop("fingerprint")
-            if header["version"] > FORMAT:
-                raise IcllError(f"{name} has format {header['version']}, this icll reads up to {FORMAT}: upgrade icll")
-            origin = Origin(**{f.name: header[f.name] for f in fields(Origin)})
+            version, fingerprint = header["version"], header.pop("fingerprint")
+            if version > FORMAT:
+                raise IcllError(f"{path} has format {version}, this icll reads up to {FORMAT}: upgrade icll")
             automata = Automata(
                 arrays["transitions"].astype(np.int16), np.cumsum(np.append(0, arrays["states"]), dtype=np.int64)
             )
             offsets = np.cumsum(np.append(0, arrays["lengths"]), dtype=np.int64)
-            problems = cls(arrays["tokens"], offsets, automata, origin)
-            if fingerprint != problems.fingerprint:
-                raise IcllError(broken)
+            problems = cls(arrays["tokens"], offsets, automata, Origin(**header))
+            genuine = fingerprint == problems.fingerprint
+        except IcllError:
+            raise
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, IcllError):
-                raise
             raise IcllError(
-                f"{name} is not a data file of icll, or it is cut short: make it again (icll data make)"
+                f"{path} is not a data file of icll, or it is cut short: make it again (icll data make)"
             ) from error
-        problems._check(name)
+        if not genuine:
+            raise IcllError(f"{path} is damaged or was edited: make it again (icll data make)")
+        problems._check(str(path))
         return problems
 
     def _check(self, name: str) -> None:
@@ -278,7 +274,19 @@ class Splits:
 
     def save(self, folder: str | Path) -> None:
         """Write train, valid and test into `folder`: all three, or nothing."""
-        write_files({split_path(folder, name): problems.to_bytes() for name, problems in self.items()})
+        save_all({split_path(folder, name): problems for name, problems in self.items()})
+
+
+def save_all(sets: Mapping[Path, Problems]) -> None:
+    """Write each set to its file: all of them, or none."""
+    with replacing(*sets) as temporaries:
+        for temporary, (path, problems) in zip(temporaries, sets.items(), strict=True):
+            header = json.dumps({**asdict(problems.origin), "fingerprint": problems.fingerprint}, sort_keys=True)
+            try:
+                # One key only: safetensors writes several in an order that changes from process to process.
+                write_safetensors(problems._arrays(), temporary, metadata={"icll": header})
+            except SafetensorError as error:  # what it makes of a full disk
+                raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def split_path(folder: str | Path, split: str) -> Path:
@@ -295,4 +303,4 @@ def load(path: str | Path) -> Any:
         return Splits(**{f.name: load(split_path(path, f.name)) for f in fields(Splits)})
     if not path.is_file():
         raise IcllError(f"{path} does not exist: make it with icll data make --out {path}")
-    return Problems.from_bytes(path.read_bytes(), str(path))
+    return Problems.read(path)

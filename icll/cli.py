@@ -1,0 +1,322 @@
+"""The command line: parse, call, print. Whatever is slow to import is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from . import __version__
+from .errors import IcllError
+
+if TYPE_CHECKING:
+    from .languages.profile import Profile
+    from .tasks.problems import Problems, Splits
+
+app = App(
+    name="icll",
+    help="In-context language learning: data, learners, models and measurements.",
+    version=__version__,
+    help_format="markdown",
+    default_parameter=Parameter(negative=()),
+)
+data = App(name="data", help="Make, show and export data sets.")
+app.command(data)
+
+Split = Literal["train", "valid", "test"]
+Task = Literal["regbench", "recall"]
+TaskName = Annotated[Task, Parameter(help="Random regular languages, or associative recall.")]
+Range = tuple[int, int]
+JSON = Annotated[bool, Parameter(name="--json", help="Print the result as JSON.")]
+ProfileName = Annotated[str, Parameter(help="`paper` (as the paper defines the data) or `repo` (what its numbers used).")]
+Seed = Annotated[int, Parameter(help="Another seed gives other languages.")]
+SplitOf = Annotated[Split, Parameter(help="Which set of a data folder.")]
+Source = Annotated[Path | None, Parameter(help="A data folder or file; without it, the set of --task, --profile, --seed.")]
+
+
+@data.command
+def make(
+    *,
+    out: Path,
+    task: TaskName = "regbench",
+    profile: ProfileName = "paper",
+    train: int = 2500,
+    seed: Seed = 0,
+    states: Range | None = None,
+    alphabet: Range | None = None,
+    edges: Range | None = None,
+    length: Range | None = None,
+    strings: Range | None = None,
+    automata: Path | None = None,
+    force: bool = False,
+    json_: JSON = False,
+) -> None:
+    """Make a data set: train, valid (500 problems) and test (500 problems), one file each.
+
+    The same profile, seed and size give the same bytes anywhere.
+
+    Example: `icll data make --profile repo --train 2500 --seed 0 --out data`
+
+    Parameters
+    ----------
+    out
+        Folder for train.safetensors, valid.safetensors and test.safetensors.
+    train
+        Number of training problems. A smaller set is the beginning of a larger one.
+    states
+        Least and most states before minimisation, in place of the profile's.
+    alphabet
+        Least and most symbols of a language, in place of the profile's.
+    edges
+        Least and most outgoing edges of a state, in place of the profile's.
+    length
+        Least and most symbols of a string, in place of the profile's.
+    strings
+        Least and most strings of a problem, in place of the profile's.
+    automata
+        A text file of your own automata as tables, blank lines between them: one problem of each goes to test.safetensors.
+    force
+        Replace other data in the folder.
+    """
+    from .progress import progress_bar
+    from .tasks import associative_recall, load, problems_of, regbench
+    from .tasks.problems import save_all, split_path
+
+    chosen = _profile(profile, states=states, alphabet=alphabet, edges=edges, length=length, strings=strings)
+    if automata is not None:
+        sets = {"test": problems_of(_read_automata(automata), chosen, seed)}
+    elif task == "recall":
+        sets = dict(associative_recall(train, seed).items())
+    else:
+        with progress_bar("languages") as progress:
+            sets = dict(regbench(train, chosen, seed, progress=progress).items())
+    files = {split_path(out, name): problems for name, problems in sets.items()}
+    for path, problems in files.items():
+        if path.exists() and not force and load(path).fingerprint != problems.fingerprint:
+            raise IcllError(f"{path} holds other data: choose another --out, or replace it with --force")
+    save_all(files)
+    report = [
+        {"path": str(path), "problems": len(problems), "tokens": len(problems.flat), "fingerprint": problems.fingerprint}
+        for path, problems in files.items()
+    ]
+    if json_:
+        _print_json(report)
+        return
+    for row in report:
+        print(f"{row['path']}: {row['problems']:,} problems, {row['tokens']:,} tokens, {str(row['fingerprint'])[:12]}")
+
+
+@data.command
+def show(
+    path: Source = None,
+    *,
+    split: SplitOf = "test",
+    problem: int = 0,
+    task: TaskName = "regbench",
+    profile: ProfileName = "paper",
+    seed: Seed = 0,
+    picture: Path | None = None,
+    draw: Annotated[bool, Parameter(negative="--no-draw")] = True,
+    json_: JSON = False,
+) -> None:
+    """Show a problem: its strings, its automaton as a table, and a picture of it.
+
+    Example: `icll data show data --problem 3 --picture automaton.svg`
+
+    Parameters
+    ----------
+    problem
+        Number of the problem, from 0.
+    picture
+        Where to draw the automaton (.svg, .png or .pdf); default: automaton-SPLIT-PROBLEM.svg in this folder.
+    draw
+        Draw the picture (with --json only if --picture is given).
+    """
+    problems = _problems(path, split, task, profile, seed)
+    if not 0 <= problem < len(problems):
+        raise IcllError(f"problem {problem} does not exist: there are 0..{len(problems) - 1}")
+    one = problems[problem]
+    automaton = one.automata[0]
+    if picture is None and draw and not json_:
+        picture = Path(f"automaton-{problems.origin.split}-{problem}.svg")
+    if picture is not None:
+        from .report import draw_automaton, save_figure
+
+        save_figure(draw_automaton(automaton), picture)
+    if json_:
+        from .tasks.export import records
+
+        _print_json(next(records(one)))
+        return
+    strings = one.strings(0)
+    print(f"problem {problem} of {problems.origin}: {len(strings)} strings, {len(one.flat)} tokens\n")
+    print("\n".join(strings))
+    print(f"\nautomaton: {automaton.n_states} states, start 0; the next state for each symbol, '.' where it is illegal\n")
+    print(automaton.table())
+    if picture is not None:
+        print(f"\npicture: {picture}")
+
+
+@data.command
+def export(
+    path: Path,
+    *,
+    out: Path,
+    split: SplitOf = "train",
+    to: Literal["jsonl", "datasets"] = "jsonl",
+    truth: bool = True,
+) -> None:
+    """Write a set for other trainers: JSON lines, or a Hugging Face dataset.
+
+    Example: `icll data export data --split test --out test.jsonl`
+
+    Parameters
+    ----------
+    path
+        A data folder or file.
+    out
+        The file (jsonl) or folder (datasets) to write.
+    to
+        `jsonl`, or `datasets` (needs the extra of that name).
+    truth
+        Include the next-token distributions.
+    """
+    from .progress import progress_bar
+    from .tasks import to_datasets, to_jsonl
+
+    problems = _problems(path, split, "regbench", "paper", 0)
+    if out.exists():
+        raise IcllError(f"{out} exists: choose another --out or remove it")
+    if to == "datasets":
+        to_datasets(problems, truth=truth).save_to_disk(out)
+    else:
+        with progress_bar("problems") as progress:
+            to_jsonl(problems, out, truth=truth, progress=lambda done: progress(done, len(problems)))
+    print(f"{out}: {len(problems):,} problems")
+
+
+@app.command
+def score(
+    predictors: Annotated[list[str], Parameter(consume_multiple=True)],
+    /,
+    *,
+    data: Source = None,
+    split: SplitOf = "test",
+    problems: int | None = None,
+    task: TaskName = "regbench",
+    profile: ProfileName = "paper",
+    seed: Seed = 0,
+    picture: Path | None = None,
+    json_: JSON = False,
+) -> None:
+    """Score predictors side by side: TVD, accuracy, cross-entropy and KL, with 95 % confidence intervals.
+
+    Example: `icll score ngram:2 ngram:3 oracle --profile repo --problems 200`
+
+    Parameters
+    ----------
+    predictors
+        `ngram:N`, `uniform`, `oracle`.
+    problems
+        How many problems, from the first; default: all.
+    picture
+        Draw the scores against the strings read, to this file (.svg, .png or .pdf).
+    """
+    from .predictors import evaluate, make_predictor
+    from .progress import progress_bar
+
+    chosen = _problems(data, split, task, profile, seed)
+    if problems is not None:
+        if not 1 <= problems <= len(chosen):
+            raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
+        chosen = chosen[:problems]
+    made = [(spec, make_predictor(spec, chosen)) for spec in predictors]
+    scores = []
+    for spec, predictor in made:
+        with progress_bar(spec) as progress:
+            scores.append(evaluate(predictor, chosen, name=spec, progress=progress))
+    if picture is not None:
+        from .report import draw_curves, save_figure
+
+        save_figure(draw_curves(scores), picture)
+    if json_:
+        _print_json({"data": str(chosen.origin), "fingerprint": chosen.fingerprint, "scores": [s.as_dict() for s in scores]})
+        return
+    rows = []
+    for s in scores:
+        cells = [f"{getattr(s, m):.3f} [{s.ci[m][0]:.3f}, {s.ci[m][1]:.3f}]" for m in ("tvd", "accuracy", "cross_entropy", "kl")]
+        rows.append([s.name, *cells, f"{1000 * s.seconds / s.n_problems:.2f}"])
+    print(f"{chosen.origin}: {len(chosen)} problems, {len(scores[0].tokens):,} scored tokens; 95 % intervals over problems")
+    _print_table(["predictor", "TVD", "accuracy", "cross-entropy", "KL", "ms/problem"], rows)
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+# --- helpers ---
+
+
+def _profile(name: str, **ranges: Range | None) -> Profile:
+    """A named profile, with the ranges given in its place."""
+    from dataclasses import replace
+
+    from .languages.profile import get_profile
+
+    return replace(get_profile(name), **{key: value for key, value in ranges.items() if value is not None})
+
+
+def _problems(path: Path | None, split: Split, task: Task, profile: str, seed: int) -> Problems:
+    """A set from a folder, from a file, or made on the spot."""
+    from .tasks import associative_recall, load, regbench
+    from .tasks.problems import split_path
+
+    if path is not None:
+        return load(split_path(path, split) if path.is_dir() else path)
+    made: Splits = associative_recall(seed=seed) if task == "recall" else regbench(profile=profile, seed=seed)
+    return getattr(made, split)
+
+
+def _read_automata(path: Path) -> list[Any]:
+    from .languages import Automaton
+
+    blocks = [block for block in path.read_text().split("\n\n") if block.strip()]
+    if not blocks:
+        raise IcllError(f"{path} has no table: write a line of symbols, then a line for each state")
+    return [Automaton.from_table(block) for block in blocks]
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns by blanks: as easy to read as to cut."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(cells).rstrip())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Bad input is one line on standard error and exit code 2."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, IcllError) as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}: check the path, its permissions and the space left")
+    except KeyboardInterrupt:
+        print("icll: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(text: str) -> None:
+    print("icll: " + " ".join(text.split()), file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,34 @@
+"""Scores along a problem: how fast each predictor learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..metrics import Scores
+from .style import COLOURS, MARKERS
+
+_LABELS = {"tvd": "TVD to the language (lower is better)", "accuracy": "accuracy (higher is better)"}
+_MIN_TOKENS = 200  # fewer make a mean too noisy to draw
+
+
+def draw_curves(scores: Sequence[Scores], metrics: Sequence[str] = ("tvd", "accuracy")) -> Figure:
+    """Each metric against the number of strings read, a line with its confidence band for each predictor."""
+    figure = Figure(figsize=(5.2 * len(metrics), 3.8), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        for i, score in enumerate(scores):
+            curve = score.by_strings[metric]
+            at = np.flatnonzero(curve.tokens >= min(_MIN_TOKENS, curve.tokens.max()))
+            colour = COLOURS[i % len(COLOURS)]
+            marker = MARKERS[i % len(MARKERS)]
+            axes.plot(at, curve.mean[at], color=colour, marker=marker, ms=4, lw=1.6, label=score.name)
+            axes.fill_between(at, curve.low[at], curve.high[at], color=colour, alpha=0.18, lw=0)
+        axes.set_xlabel("whole strings read")
+        axes.set_ylabel(_LABELS.get(metric, metric.replace("_", " ")))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_ylim(bottom=0, top=1.02 if metric == "accuracy" else None)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
