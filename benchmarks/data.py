@@ -1,6 +1,6 @@
 """Making data: sample, minimise, leave out repeats, write strings and files. Beside a plain-Python form, on one core.
 
-    python benchmarks/data.py [--problems 41000] [--memory 400000]
+python benchmarks/data.py [--problems 41000] [--memory 400000]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -67,7 +68,7 @@ def make_plain(profile: str, problems: int) -> float:
     """Seconds for the same in plain Python: problems, languages and files, as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        with open(os.path.join(folder, "problems.jsonl"), "w") as file:
+        with (Path(folder) / "problems.jsonl").open("w") as file:
             for problem in plain_regbench(problems, get_profile(profile), seed=0):
                 file.write(json.dumps(problem) + "\n")
         return time.perf_counter() - start

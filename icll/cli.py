@@ -168,7 +168,7 @@ def export(
     out: Path,
     split: SplitOf = "train",
     to: Literal["jsonl", "datasets"] = "jsonl",
-    truth: bool = True,
+    truth: Annotated[bool, Parameter(negative="--no-truth")] = True,
 ) -> None:
     """Write a set for other trainers: JSON lines, or a Hugging Face dataset.
 
@@ -248,7 +248,9 @@ def score(
         return
     rows = []
     for s in scores:
-        cells = [f"{getattr(s, m):.3f} [{s.ci[m][0]:.3f}, {s.ci[m][1]:.3f}]" for m in ("tvd", "accuracy", "cross_entropy", "kl")]
+        cells = [
+            f"{getattr(s, m):.3f} [{s.ci[m][0]:.3f}, {s.ci[m][1]:.3f}]" for m in ("tvd", "accuracy", "cross_entropy", "kl")
+        ]
         rows.append([s.name, *cells, f"{1000 * s.seconds / s.n_problems:.2f}"])
     print(f"{chosen.origin}: {len(chosen)} problems, {len(scores[0].tokens):,} scored tokens; 95 % intervals over problems")
     _print_table(["predictor", "TVD", "accuracy", "cross-entropy", "KL", "ms/problem"], rows)

@@ -17,28 +17,29 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
     """
     missing = [folder for path in paths for folder in path.parents if not folder.exists()]
     temporaries: list[Path] = []
-    path = paths[0]
+    current: Path | None = None
     try:
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        for current in paths:
+            current.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{current.name}.", dir=current.parent)
             os.close(handle)
             temporaries.append(Path(name))
+        current = paths[0] if len(paths) == 1 else None  # with several, the writer must say which one failed
         yield temporaries
         umask = os.umask(0)
         os.umask(umask)
-        for temporary in temporaries:
+        for current, temporary in zip(paths, temporaries, strict=True):  # noqa: B007  (an error names it)
             temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-        for temporary, path in zip(temporaries, paths, strict=True):
-            temporary.replace(path)
+        for current, temporary in zip(paths, temporaries, strict=True):
+            temporary.replace(current)
     except BaseException as error:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
         for folder in dict.fromkeys(missing):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-        if isinstance(error, OSError):  # name the file that was asked for, not the temporary one
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        if isinstance(error, OSError) and current is not None:  # name the file that was asked for, not the temporary one
+            raise OSError(error.errno, error.strerror or str(error), str(current)) from error
         raise

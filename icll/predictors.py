@@ -128,24 +128,24 @@ def evaluate(
     progress: Progress = lambda done, total: None,
 ) -> Scores:
     """Score a predictor. Distributions live for one batch only; problems of similar length share a batch."""
-    name = name or getattr(predictor, "name", type(predictor).__name__)
+    title = name or str(getattr(predictor, "name", type(predictor).__name__))
     parts: list[tuple[np.ndarray, ...]] = []
     seconds, done = 0.0, 0
     for indices, batch in _batches(problems, batch_size):
         tokens = batch.tokens
         start = time.perf_counter()
-        probs = _predict(predictor, name, tokens, batch, indices)
+        probs = _predict(predictor, title, tokens, batch, indices)
         seconds += time.perf_counter() - start
-        row, position = batch.scored.nonzero(as_tuple=True)
-        values = token_metrics(probs[row, position], batch.truth[row, position], tokens[row, position + 1])
-        strings = batch.strings_seen[row, position]
-        parts.append((values.numpy().astype(np.float32), indices[row.numpy()], position.numpy(), strings.numpy()))
+        row, at = batch.scored.nonzero(as_tuple=True)
+        metrics = token_metrics(probs[row, at], batch.truth[row, at], tokens[row, at + 1])
+        seen = batch.strings_seen[row, at]
+        parts.append((metrics.numpy().astype(np.float32), indices[row.numpy()], at.numpy(), seen.numpy()))
         done += len(indices)
         progress(done, len(problems))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    if not len(columns[0]):
+    values, problem, position, strings = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not len(values):
         raise IcllError("no token of these problems is scored: each has a single token")
-    return Scores(name, len(problems), *columns, seconds=seconds)
+    return Scores(title, len(problems), values, problem, position, strings, seconds)
 
 
 def compare(
@@ -208,6 +208,6 @@ def _predict(predictor: Predictor, name: str, tokens: torch.Tensor, batch: Probl
     if wrong.any():
         b, t = wrong.nonzero()[0].tolist()
         row = f"problem {indices[b]}, position {t}"
-        cause = f"sums to {sums[b, t]:.4g}" if probs[b, t].min() >= -_TOLERANCE else "has a negative entry"
+        cause = "has a negative entry" if (probs[b, t] < -_TOLERANCE).any() else f"sums to {sums[b, t]:.4g}"
         raise IcllError(f"{name}.predict must return rows that are distributions; the one of {row} {cause}")
     return probs

@@ -76,7 +76,7 @@ class Automaton:
         """The automaton as text: a row for each state, a column for each symbol in use, '.' where it is illegal."""
         used = np.flatnonzero((self.transitions >= 0).any(axis=0))
         width = max(2, len(str(self.n_states - 1)))
-        names = [_symbol_name(a, self.n_symbols) for a in used]
+        names = [_symbol_name(int(a), self.n_symbols) for a in used]
         lines = ["state " + " ".join(f"{name:>{width}}" for name in names)]
         for s, row in enumerate(self.transitions):
             cells = ["." if row[a] < 0 else str(row[a]) for a in used]

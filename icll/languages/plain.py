@@ -91,7 +91,7 @@ def plain_regbench(count: int, profile: Profile, seed: int) -> list[tuple[Edges,
     """`count` distinct languages, each with a problem's tokens."""
     rng = Random(seed)
     seen: set[tuple[tuple[tuple[int, int], ...], ...]] = set()
-    problems = []
+    problems: list[tuple[Edges, list[int]]] = []
     while len(problems) < count:
         edges = plain_minimise(plain_draw(profile, rng))
         form = tuple(tuple(sorted(out.items())) for out in edges)

@@ -27,9 +27,7 @@ def language_key(profile: Profile, seed: int, purpose: str) -> np.uint64:
     return random_key(purpose, seed, json.dumps(profile.as_dict(), sort_keys=True))
 
 
-def sample_automata(
-    count: int, profile: str | Profile = "paper", seed: int = 0, *, minimal: bool = True
-) -> list[Automaton]:
+def sample_automata(count: int, profile: str | Profile = "paper", seed: int = 0, *, minimal: bool = True) -> list[Automaton]:
     """`count` random automata: minimal, canonical and, as languages, distinct.
 
     With `minimal=False` they are as drawn: section 3.1 before step 4, where languages may repeat. The stream is another than

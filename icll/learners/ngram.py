@@ -1,12 +1,12 @@
 """The in-context n-gram model with back-off (appendix C.1), as the authors ran it.
 
-A string is its symbols after N - 1 start marks; the prefix read so far is a list of strings, the last of them unfinished. With h the
-last n - 1 items and c a count over the whole prefix,
+A string is its symbols after N - 1 start marks; the prefix read so far is a list of strings, the last of them unfinished.
+With h the last n - 1 items, h' those without the first of them, and c a count over the whole prefix,
 
-    p_n(w | h) = c(h w) / c(h)                                  for w seen after h
-    p_n(w | h) = beta * p_(n-1)(w | h') / sum of p_(n-1)        for the other symbols seen so far; h' is h without its first item
+    p_n(w | h) = c(h w) / c(h)                               for w seen after h
+    p_n(w | h) = beta * p_(n-1)(w | h') / sum of p_(n-1)     for the other symbols seen so far
 
-where beta is what the seen ones leave of 1. It is never 0: c(h) counts h at the end of the prefix too, where nothing follows it.
+where beta is what the seen ones leave of 1. It is never 0: c(h) counts h at the end of the prefix too, where nothing follows.
 """
 
 from __future__ import annotations

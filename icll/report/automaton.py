@@ -19,7 +19,7 @@ _RADIUS = 0.22
 def draw_automaton(automaton: Automaton, axes: Axes | None = None, highlight: int | None = None) -> Figure:
     """Draw into `axes` or a new figure. `highlight` is a state to light up."""
     if axes is None:
-        side = 2.2 + 1.1 * np.sqrt(automaton.n_states)
+        side = 2.4 + 1.3 * np.sqrt(automaton.n_states)
         axes = Figure(figsize=(side, side)).add_subplot()
     figure = axes.figure
     assert isinstance(figure, Figure)
@@ -37,7 +37,10 @@ def draw_automaton(automaton: Automaton, axes: Axes | None = None, highlight: in
         taken += _draw_loop(axes, places[s], labels[s, s], taken + edges)
     for (s, t), shown in labels.items():
         if s != t:
-            _draw_edge(axes, places[s], places[t], shown, 0.22 if (t, s) in labels else 0.08, taken)
+            others = np.delete(places, [s, t], axis=0)
+            bends = (0.22, 0.32, 0.42) if (t, s) in labels else (0.08, -0.08, 0.2, -0.2, 0.32, -0.32, 0.45, -0.45)
+            bend = next((b for b in bends if _clearance(places[s], places[t], b, others) > 1.4 * _RADIUS), bends[0])
+            _draw_edge(axes, places[s], places[t], shown, bend, taken)
     for s, place in enumerate(places):
         lit = s == highlight
         axes.add_patch(Circle(place, _RADIUS, facecolor=COLOURS[4] if lit else "white", edgecolor=INK, lw=1.4, zorder=3))
@@ -48,21 +51,32 @@ def draw_automaton(automaton: Automaton, axes: Axes | None = None, highlight: in
     return figure
 
 
+def _curve(start: np.ndarray, end: np.ndarray, bend: float, at: np.ndarray) -> np.ndarray:
+    """Points [n, 2] of the quadratic curve that matplotlib's arc3 draws, at the fractions `at` [n] of the way."""
+    along = end - start
+    control = (start + end) / 2 + bend * np.array([along[1], -along[0]])
+    at = at[:, None]
+    return (1 - at) ** 2 * start + 2 * at * (1 - at) * control + at**2 * end
+
+
+def _clearance(start: np.ndarray, end: np.ndarray, bend: float, others: np.ndarray) -> float:
+    """How near an edge comes to a state it does not belong to."""
+    points = _curve(start, end, bend, np.linspace(0, 1, 21))
+    return float(np.linalg.norm(points[:, None] - others[None], axis=-1).min(initial=np.inf))
+
+
 def _draw_edge(axes: Axes, start: np.ndarray, end: np.ndarray, shown: list[str], bend: float, taken: list) -> None:
     """A curved arrow from rim to rim, its label where there is most room on it."""
-    along = end - start
-    normal = np.array([along[1], -along[0]])
-    control = (start + end) / 2 + bend * normal  # of the quadratic curve
+    control = _curve(start, end, 2 * bend, np.array([0.5]))[0]  # the curve's middle, bent twice as far
     start = start + _RADIUS * _unit(control - start)
     end = end + _RADIUS * _unit(control - end)
-    control = (start + end) / 2 + bend * normal
     path = FancyArrowPatch(
         start, end, connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>", mutation_scale=12, color="#666666", lw=1.1,
         shrinkA=0, shrinkB=0, zorder=1,
     )  # fmt: skip
     axes.add_patch(path)
     # candidates along the curve, the one nearer to the source first: fewer edges meet there
-    candidates = [(1 - at) ** 2 * start + 2 * at * (1 - at) * control + at**2 * end for at in (0.36, 0.45, 0.28, 0.54, 0.62)]
+    candidates = _curve(start, end, bend, np.array([0.36, 0.45, 0.28, 0.54, 0.62]))
     room = [min(0.3, min(float(np.hypot(*(point - other))) for other in taken)) for point in candidates]
     taken.append(candidates[int(np.argmax(room))])
     _label(axes, taken[-1], shown)
@@ -131,7 +145,7 @@ def layout(transitions: np.ndarray, rounds: int = 300) -> np.ndarray:
         distance = np.minimum(distance, distance[:, [k]] + distance[[k], :])
     distance[~np.isfinite(distance)] = n
     # Most states are one or two edges apart; a little more room for the rest avoids a hairball.
-    distance = 1.55 * distance**0.8
+    distance = 1.9 * distance**0.75
     weight = np.where(distance > 0, 1 / np.maximum(distance, 1e-9) ** 2, 0)
     laplacian = np.diag(weight.sum(axis=1)) - weight
     inverse = np.linalg.pinv(laplacian)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..metrics import Scores
 from .style import COLOURS, MARKERS
@@ -30,5 +31,6 @@ def draw_curves(scores: Sequence[Scores], metrics: Sequence[str] = ("tvd", "accu
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylim(bottom=0, top=1.02 if metric == "accuracy" else None)
-    axes.legend(frameon=False, fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))  # beside the last panel, over no line
     return figure

@@ -11,7 +11,7 @@ from ..files import replacing
 
 matplotlib.use("Agg")  # files only: no window, no display needed
 
-from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart with every common kind of colour blindness.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]

@@ -49,7 +49,7 @@ def to_jsonl(
             progress(done)
 
 
-def to_datasets(problems: Problems, *, truth: bool = True) -> datasets.Dataset:
+def to_datasets(problems: Problems, *, truth: bool = True, cache_dir: str | None = None) -> datasets.Dataset:
     """A Hugging Face `Dataset` with the same columns; `truth` is dense there: float32 [L, V]."""
     try:
         import datasets
@@ -69,5 +69,9 @@ def to_datasets(problems: Problems, *, truth: bool = True) -> datasets.Dataset:
             yield {**record, "truth": problems[i].truth[0].numpy()} if truth else record
 
     return datasets.Dataset.from_generator(
-        generate, features=datasets.Features(features), split=problems.origin.split, fingerprint=problems.fingerprint[:16]
+        generate,
+        features=datasets.Features(features),
+        split=datasets.Split(problems.origin.split),
+        fingerprint=problems.fingerprint[:16] + ("t" if truth else "p"),  # else it would hash the whole generator
+        cache_dir=cache_dir,
     )

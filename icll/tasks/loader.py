@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -86,11 +86,11 @@ def make_loader(
     seed: int = 0,
     pool: int = 32,
     workers: int = 0,
-) -> DataLoader[Batch]:
+) -> DataLoader[Any]:
     """A torch loader of `Batch`es. `loader.batch_sampler.set_epoch(n)` reshuffles."""
     buckets = LengthBuckets(np.diff(problems.offsets), batch_size, shuffle=shuffle, seed=seed, pool=pool)
     return DataLoader(ProblemDataset(problems), batch_sampler=buckets, collate_fn=_collate, num_workers=workers)
 
 
-def _collate(problems: Problems) -> Batch:
+def _collate(problems: Any) -> Batch:  # the Problems of one batch, from `__getitems__`
     return Batch(problems.tokens, problems.scored, problems.lengths)

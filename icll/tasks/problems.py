@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,14 +81,14 @@ class Problems:
 
         return torch.from_numpy(np.diff(self.offsets))
 
-    # --- padded tensors, made when asked for ---
+    # --- padded tensors, made when first asked for; the truth, twenty times as large, each time ---
 
-    @property
+    @cached_property
     def tokens(self) -> torch.Tensor:
         """int64 [N, L], padded with 0 on the right."""
         return self._pad(self.flat, np.int64, 0)
 
-    @property
+    @cached_property
     def states(self) -> torch.Tensor:
         """int64 [N, L]: the automaton's state after token t; -1 where there is padding."""
         return self._pad(self.ragged_states, np.int64, -1)
@@ -102,11 +103,13 @@ class Problems:
         fill_truth(self.ragged_states, self.offsets, self.automata.rows, self.automata.offsets, truth)
         return torch.from_numpy(truth)
 
-    @property
+    @cached_property
     def scored(self) -> torch.Tensor:
         """bool [N, L]: token t + 1 is one that counts (RegBench: a symbol, not a separator; recall: the answer)."""
-        tokens = self._pad(self.flat, np.int64, 0)
-        counts = tokens.new_zeros(tokens.shape, dtype=bool)
+        import torch
+
+        tokens = self.tokens
+        counts = torch.zeros_like(tokens, dtype=torch.bool)
         if self.origin.task == "recall":
             counts[:, -2] = True
         else:
@@ -119,7 +122,7 @@ class Problems:
         """int64 [N, L]: how many whole strings end at or before token t."""
         return (self.tokens == self.vocabulary.separator_id).cumsum(dim=1)
 
-    @property
+    @cached_property
     def ragged_states(self) -> np.ndarray:
         """int16 [all tokens]: the state after each token, laid out like `flat`."""
         states = np.empty(len(self.flat), dtype=np.int16)
@@ -132,7 +135,7 @@ class Problems:
 
         lengths = np.diff(self.offsets)
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
-        padded = np.full(inside.shape, fill, dtype=dtype)
+        padded: np.ndarray = np.full(inside.shape, fill, dtype=dtype)
         padded[inside] = ragged
         return torch.from_numpy(padded)
 
@@ -182,7 +185,7 @@ class Problems:
         digest = hashlib.sha256(json.dumps(asdict(self.origin), sort_keys=True).encode())
         for name, array in sorted(self._arrays().items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -217,9 +220,7 @@ class Problems:
         except IcllError:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IcllError(
-                f"{path} is not a data file of icll, or it is cut short: make it again (icll data make)"
-            ) from error
+            raise IcllError(f"{path} is not a data file of icll, or it is cut short: make it again (icll data make)") from error
         if not genuine:
             raise IcllError(f"{path} is damaged or was edited: make it again (icll data make)")
         problems._check(str(path))
@@ -299,7 +300,9 @@ def load(path: str | Path) -> Any:
     if path.is_dir():
         missing = [f.name for f in fields(Splits) if not split_path(path, f.name).is_file()]
         if missing:
-            raise IcllError(f"{path} has no {' and no '.join(f'{m}.safetensors' for m in missing)}: make it with icll data make")
+            raise IcllError(
+                f"{path} has no {' and no '.join(f'{m}.safetensors' for m in missing)}: make it with icll data make"
+            )
         return Splits(**{f.name: load(split_path(path, f.name)) for f in fields(Splits)})
     if not path.is_file():
         raise IcllError(f"{path} does not exist: make it with icll data make --out {path}")

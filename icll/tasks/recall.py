@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import IcllError
+from ..jit import kernel
 from ..languages.automaton import Automata, offsets_of
 from ..languages.random import below, random_key, seek
-from ..jit import kernel
-from ..tokens import RECALL
 from .problems import Origin, Problems, Splits
 
 KEYS = VALUES = 20

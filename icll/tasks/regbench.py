@@ -72,7 +72,5 @@ def _write_strings(automata: Automata, indices: np.ndarray, profile: Profile, se
     offsets = offsets_of(totals)
     flat = np.empty(offsets[-1], dtype=np.uint8)
     separator = REGBENCH.separator_id
-    draw_problems(
-        lengths_key, symbols_key, indices, limits, automata.rows, automata.offsets, separator, flat, offsets
-    )
+    draw_problems(lengths_key, symbols_key, indices, limits, automata.rows, automata.offsets, separator, flat, offsets)
     return Problems(flat, offsets, automata, origin)

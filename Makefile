@@ -1,0 +1,52 @@
+# Two commands do everything on a machine that has Python 3.11 or newer, make and a C compiler: make demo, make test.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES := pyproject.toml constraints.txt
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    install, make data, score learners, draw: results in demo/"
+	@echo "make test    install, check the style and run all tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   benchmarks, with ratios"
+	@echo "make clean   remove the environment and the demo's results"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core: $(BIN)/python $(SOURCES)
+	@echo "installing icll (the first time takes a minute or two)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/test: $(VENV)/core
+	$(PIP) --editable ".[test]"
+	@touch $@
+
+$(VENV)/lint: $(VENV)/core
+	$(PIP) --editable ".[lint]"
+	@touch $@
+
+demo: $(VENV)/core
+	$(BIN)/icll data make --profile repo --train 2500 --seed 0 --out demo/data
+	$(BIN)/icll data show demo/data --picture demo/automaton.svg
+	$(BIN)/icll score uniform ngram:1 ngram:2 ngram:3 ngram:4 oracle --data demo/data --problems 100 --picture demo/scores.png
+	@echo "done: look at demo/automaton.svg (a language) and demo/scores.png (how fast each learner learns it)"
+
+test: lint $(VENV)/test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/core
+	$(BIN)/python benchmarks/data.py
+
+clean:
+	rm -rf $(VENV) demo
