@@ -12,7 +12,8 @@ from .errors import IcllError
 from .tokens import PAD, SEP, VOCAB_SIZE, decode, encode
 
 if TYPE_CHECKING:
-    from .predictors import Oracle, Predictor, Uniform, compare, evaluate, make_predictor
+    from .learners import make_predictor
+    from .predictors import Oracle, Predictor, Uniform, compare, evaluate
 
 __version__ = "0.1.0"
 
@@ -30,7 +31,7 @@ __all__ = [
     "evaluate",
     "make_predictor",
 ]
-_HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate", "make_predictor"], "predictors")
+_HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors") | {"make_predictor": "learners"}
 _ROOMS = {"languages", "learners", "metrics", "predictors", "report", "tasks"}
 
 

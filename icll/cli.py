@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -14,10 +15,10 @@ from . import __version__
 from .errors import IcllError
 
 if TYPE_CHECKING:
-    from .languages.profile import Profile
+    from .languages import Automaton, Profile
     from .tasks.problems import Problems, Splits
 
-app = App(
+app = App(  # the help of each command has an example
     name="icll",
     help="In-context language learning: data, learners, models and measurements.",
     version=__version__,
@@ -29,12 +30,14 @@ app.command(data)
 
 Split = Literal["train", "valid", "test"]
 Task = Literal["regbench", "recall"]
-TaskName = Annotated[Task, Parameter(help="Random regular languages, or associative recall.")]
+TaskName = Annotated[Task | None, Parameter(help="Random regular languages (`regbench`, default) or associative `recall`.")]
 Range = tuple[int, int]
 JSON = Annotated[bool, Parameter(name="--json", help="Print the result as JSON.")]
-ProfileName = Annotated[str, Parameter(help="`paper` (as the paper defines the data) or `repo` (what its numbers used).")]
-Seed = Annotated[int, Parameter(help="Another seed gives other languages.")]
-SplitOf = Annotated[Split, Parameter(help="Which set of a data folder.")]
+ProfileName = Annotated[
+    str | None, Parameter(help="`paper` (as the paper defines the data; default) or `repo` (what its published numbers used).")
+]
+Seed = Annotated[int | None, Parameter(help="Another seed gives other languages; default: 0.")]
+SplitOf = Annotated[Split | None, Parameter(help="Which set of a data folder; default: test.")]
 Source = Annotated[Path | None, Parameter(help="A data folder or file; without it, the set of --task, --profile, --seed.")]
 
 
@@ -42,10 +45,10 @@ Source = Annotated[Path | None, Parameter(help="A data folder or file; without i
 def make(
     *,
     out: Path,
-    task: TaskName = "regbench",
-    profile: ProfileName = "paper",
-    train: int = 2500,
-    seed: Seed = 0,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    train: int | None = None,
+    seed: Seed = None,
     states: Range | None = None,
     alphabet: Range | None = None,
     edges: Range | None = None,
@@ -66,7 +69,7 @@ def make(
     out
         Folder for train.safetensors, valid.safetensors and test.safetensors.
     train
-        Number of training problems. A smaller set is the beginning of a larger one.
+        Number of training problems, default 2500. A smaller set is the beginning of a larger one.
     states
         Least and most states before minimisation, in place of the profile's.
     alphabet
@@ -86,18 +89,28 @@ def make(
     from .tasks import associative_recall, load, problems_of, regbench
     from .tasks.problems import save_all, split_path
 
-    chosen = _profile(profile, states=states, alphabet=alphabet, edges=edges, length=length, strings=strings)
+    ranges = {"states": states, "alphabet": alphabet, "edges": edges, "length": length, "strings": strings}
+    number, size = seed or 0, 2500 if train is None else train
     if automata is not None:
-        sets = {"test": problems_of(_read_automata(automata), chosen, seed)}
+        _without("--automata", task=task, train=train)
+        sets = {"test": problems_of(_read_automata(automata), _profile(profile, **ranges), number)}
+        if any(split_path(out, other).exists() for other in ("train", "valid")):
+            raise IcllError(f"{out} holds a data set with other splits: choose another --out")
     elif task == "recall":
-        sets = dict(associative_recall(train, seed).items())
+        _without("--task recall", profile=profile, **ranges)
+        sets = dict(associative_recall(size, number).items())
     else:
         with progress_bar("languages") as progress:
-            sets = dict(regbench(train, chosen, seed, progress=progress).items())
+            sets = dict(regbench(size, _profile(profile, **ranges), number, progress=progress).items())
     files = {split_path(out, name): problems for name, problems in sets.items()}
     for path, problems in files.items():
-        if path.exists() and not force and load(path).fingerprint != problems.fingerprint:
-            raise IcllError(f"{path} holds other data: choose another --out, or replace it with --force")
+        if path.is_file() and not force:
+            try:
+                same = load(path).fingerprint == problems.fingerprint
+            except IcllError:
+                same = False
+            if not same:
+                raise IcllError(f"{path} holds other data, or is damaged: choose another --out, or replace it with --force")
     save_all(files)
     report = [
         {"path": str(path), "problems": len(problems), "tokens": len(problems.flat), "fingerprint": problems.fingerprint}
@@ -114,11 +127,11 @@ def make(
 def show(
     path: Source = None,
     *,
-    split: SplitOf = "test",
+    split: SplitOf = None,
     problem: int = 0,
-    task: TaskName = "regbench",
-    profile: ProfileName = "paper",
-    seed: Seed = 0,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
     picture: Path | None = None,
     draw: Annotated[bool, Parameter(negative="--no-draw")] = True,
     json_: JSON = False,
@@ -136,29 +149,33 @@ def show(
     draw
         Draw the picture (with --json only if --picture is given).
     """
+    if picture is not None:
+        from .report import picture_format
+
+        picture_format(picture)  # before anything is printed
     problems = _problems(path, split, task, profile, seed)
     if not 0 <= problem < len(problems):
         raise IcllError(f"problem {problem} does not exist: there are 0..{len(problems) - 1}")
     one = problems[problem]
     automaton = one.automata[0]
+    if json_:
+        from .tasks.export import records
+
+        _print_json(next(records(one)))
+    else:
+        strings = one.strings(0)
+        print(f"problem {problem} of {problems.origin}: {len(strings)} strings, {len(one.flat)} tokens\n")
+        print("\n".join(strings))
+        print(f"\nautomaton: {automaton.n_states} states, start 0; the next state for each symbol, '.' where it is illegal\n")
+        print(automaton.table())
     if picture is None and draw and not json_:
         picture = Path(f"automaton-{problems.origin.split}-{problem}.svg")
     if picture is not None:
         from .report import draw_automaton, save_figure
 
         save_figure(draw_automaton(automaton), picture)
-    if json_:
-        from .tasks.export import records
-
-        _print_json(next(records(one)))
-        return
-    strings = one.strings(0)
-    print(f"problem {problem} of {problems.origin}: {len(strings)} strings, {len(one.flat)} tokens\n")
-    print("\n".join(strings))
-    print(f"\nautomaton: {automaton.n_states} states, start 0; the next state for each symbol, '.' where it is illegal\n")
-    print(automaton.table())
-    if picture is not None:
-        print(f"\npicture: {picture}")
+        if not json_:
+            print(f"\npicture: {picture}")
 
 
 @data.command
@@ -166,13 +183,13 @@ def export(
     path: Path,
     *,
     out: Path,
-    split: SplitOf = "train",
+    split: SplitOf = None,
     to: Literal["jsonl", "datasets"] = "jsonl",
     truth: Annotated[bool, Parameter(negative="--no-truth")] = True,
 ) -> None:
     """Write a set for other trainers: JSON lines, or a Hugging Face dataset.
 
-    Example: `icll data export data --split test --out test.jsonl`
+    Example: `icll data export data --split train --out train.jsonl`
 
     Parameters
     ----------
@@ -186,13 +203,13 @@ def export(
         Include the next-token distributions.
     """
     from .progress import progress_bar
-    from .tasks import to_datasets, to_jsonl
+    from .tasks import save_datasets, to_jsonl
 
-    problems = _problems(path, split, "regbench", "paper", 0)
+    problems = _problems(path, split, None, None, None)
     if out.exists():
         raise IcllError(f"{out} exists: choose another --out or remove it")
     if to == "datasets":
-        to_datasets(problems, truth=truth).save_to_disk(out)
+        save_datasets(problems, out, truth=truth)
     else:
         with progress_bar("problems") as progress:
             to_jsonl(problems, out, truth=truth, progress=lambda done: progress(done, len(problems)))
@@ -205,11 +222,11 @@ def score(
     /,
     *,
     data: Source = None,
-    split: SplitOf = "test",
+    split: SplitOf = None,
     problems: int | None = None,
-    task: TaskName = "regbench",
-    profile: ProfileName = "paper",
-    seed: Seed = 0,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
     picture: Path | None = None,
     json_: JSON = False,
 ) -> None:
@@ -220,13 +237,14 @@ def score(
     Parameters
     ----------
     predictors
-        `ngram:N`, `uniform`, `oracle`.
+        `ngram:N`, `bayes:PARTICLES`, `uniform`, `oracle`.
     problems
         How many problems, from the first; default: all.
     picture
         Draw the scores against the strings read, to this file (.svg, .png or .pdf).
     """
-    from .predictors import evaluate, make_predictor
+    from .learners import make_predictor
+    from .predictors import evaluate
     from .progress import progress_bar
 
     chosen = _problems(data, split, task, profile, seed)
@@ -234,9 +252,9 @@ def score(
         if not 1 <= problems <= len(chosen):
             raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
         chosen = chosen[:problems]
-    made = {spec: make_predictor(spec, chosen) for spec in predictors}
+    made = [(spec, make_predictor(spec, chosen)) for spec in predictors]
     scores = []
-    for spec, predictor in made.items():
+    for spec, predictor in made:
         with progress_bar(spec) as progress:
             predictor.predict(chosen[int(chosen.lengths.argmin())].tokens)  # kernels compile here, off the clock
             scores.append(evaluate(predictor, chosen, name=spec, progress=progress))
@@ -262,33 +280,57 @@ def score(
 # --- helpers ---
 
 
-def _profile(name: str, **ranges: Range | None) -> Profile:
+def _without(option: str, **others: object) -> None:
+    """Refuse options that would have no effect beside another."""
+    for name, value in others.items():
+        if value is not None:
+            raise IcllError(f"--{name} has no effect with {option}: leave one of them out")
+
+
+def _profile(name: str | None, **ranges: Range | None) -> Profile:
     """A named profile, with the ranges given in its place."""
     from dataclasses import replace
 
     from .languages.profile import get_profile
 
-    return replace(get_profile(name), **{key: value for key, value in ranges.items() if value is not None})
+    return replace(get_profile(name or "paper"), **{key: value for key, value in ranges.items() if value is not None})
 
 
-def _problems(path: Path | None, split: Split, task: Task, profile: str, seed: int) -> Problems:
+def _problems(path: Path | None, split: Split | None, task: Task | None, profile: str | None, seed: int | None) -> Problems:
     """A set from a folder, from a file, or made on the spot."""
     from .tasks import associative_recall, load, regbench
     from .tasks.problems import split_path
 
     if path is not None:
-        return load(split_path(path, split) if path.is_dir() else path)
-    made: Splits = associative_recall(seed=seed) if task == "recall" else regbench(profile=profile, seed=seed)
-    return getattr(made, split)
+        _without(str(path), task=task, profile=profile, seed=seed)
+        if path.is_dir():
+            return load(split_path(path, split or "test"))
+        _without(f"the file {path}", split=split)
+        return load(path)
+    if task == "recall":
+        _without("--task recall", profile=profile)
+        made: Splits = associative_recall(seed=seed or 0)
+    else:
+        made = regbench(profile=profile or "paper", seed=seed or 0)
+    return getattr(made, split or "test")
 
 
-def _read_automata(path: Path) -> list[Any]:
+def _read_automata(path: Path) -> list[Automaton]:
     from .languages import Automaton
 
-    blocks = [block for block in path.read_text().split("\n\n") if block.strip()]
+    try:
+        blocks = [block for block in re.split(r"\n\s*\n", path.read_text()) if block.strip()]
+    except UnicodeDecodeError:
+        raise IcllError(f"{path} is not text: write tables as `icll data show` prints them") from None
     if not blocks:
         raise IcllError(f"{path} has no table: write a line of symbols, then a line for each state")
-    return [Automaton.from_table(block) for block in blocks]
+    automata = []
+    for number, block in enumerate(blocks, start=1):
+        try:
+            automata.append(Automaton.from_table(block))
+        except IcllError as error:
+            raise IcllError(f"{path}, table {number}: {error}") from None
+    return automata
 
 
 def _print_json(value: object) -> None:
@@ -315,6 +357,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}: check the path, its permissions and the space left")
+    except MemoryError:
+        _fail("there is not enough memory for this: ask for fewer or shorter problems")
     except KeyboardInterrupt:
         print("icll: stopped", file=sys.stderr)
         sys.exit(130)

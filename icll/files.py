@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
     current: Path | None = None
     try:
         for current in paths:
+            if current.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             current.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix=f".{current.name}.", dir=current.parent)
             os.close(handle)
@@ -30,7 +33,7 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
         os.umask(umask)
         for current, temporary in zip(paths, temporaries, strict=True):  # noqa: B007  (an error names it)
             temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
-            with temporary.open("rb") as file:
+            with temporary.open("r+b") as file:
                 os.fsync(file.fileno())
         for current, temporary in zip(paths, temporaries, strict=True):
             temporary.replace(current)

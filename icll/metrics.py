@@ -7,13 +7,14 @@ problems, since tokens of one problem share a language and are not independent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-# Cross-entropies stay finite for a learner that rules out a legal symbol: it pays -log(FLOOR) = 13.8 nats there.
+# Probabilities count as at least this in logarithms: a learner that rules out a legal symbol pays -log(FLOOR) = 13.8 nats
+# times that symbol's share, not an infinite price.
 FLOOR = 1e-6
 BOOTSTRAP = 1000
 LEVEL = 0.95
@@ -54,10 +55,10 @@ METRICS = ("tvd", "accuracy", "cross_entropy", "kl", "log_loss", "ruled_out")
 def token_metrics(probs: torch.Tensor, truth: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
     """All of METRICS [T, 6] for T tokens: distributions [T, V], truth [T, V], the tokens that followed [T].
 
-    `ruled_out` is 1 where a legal symbol got probability 0, and the cross-entropy hit its floor.
+    `ruled_out` is 1 where a legal symbol got less than FLOOR, so that the cross-entropy is bounded by it.
     """
     probs, truth = probs.double(), truth.double()
-    ruled_out = ((probs <= 0) & (truth > 0)).any(-1).double()
+    ruled_out = ((probs < FLOOR) & (truth > 0)).any(-1).double()
     columns = [
         tvd(probs, truth),
         accuracy(probs, truth),
@@ -89,9 +90,9 @@ class Curve:
 class Scores:
     """Scores of one predictor on one set of problems.
 
-    `scores.tvd`, `.accuracy`, `.cross_entropy`, `.kl`, `.log_loss` are pooled means, `.ci["tvd"]` is a 95 % interval,
-    `.by_position["tvd"]` a `Curve` over the tokens read before the prediction (row t has read t + 1), `.by_strings["tvd"]` one
-    over the whole strings read.
+    `scores.tvd`, `.accuracy`, `.cross_entropy`, `.kl`, `.log_loss`, `.ruled_out` are pooled means, `.ci["tvd"]` is a 95 %
+    interval, `.by_position["tvd"]` a `Curve` over the tokens read before the prediction (row t has read t + 1),
+    `.by_strings["tvd"]` one over the whole strings read.
     """
 
     name: str
@@ -147,7 +148,7 @@ class Scores:
 
     def _curves(self, axis: np.ndarray) -> dict[str, Curve]:
         shape = (self.n_problems, int(axis.max()) + 1)
-        cell = self.problem * shape[1] + axis
+        cell = self.problem.astype(np.int64) * shape[1] + axis
         counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
         curves = {}
         for i, metric in enumerate(METRICS):
@@ -178,12 +179,13 @@ def pooled(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
         samples = (weights @ sums) / (weights @ counts.astype(np.float64))
     tail = (1 - LEVEL) / 2
     low, high = np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    some = np.isfinite(mean)
+    some = np.isfinite(mean) & (len(sums) > 1)  # one problem says nothing about the spread over problems
     # a resample may hold no problem that is long enough: it says nothing about that position
     low[some], high[some] = np.nanquantile(samples[:, some], [tail, 1 - tail], axis=0)
     return mean, low, high
 
 
+@lru_cache(maxsize=1)
 def _bootstrap_weights(n: int) -> np.ndarray:
     """How often each of n problems is drawn in each resample [BOOTSTRAP, n]; the same for the same n."""
-    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=BOOTSTRAP).astype(np.float64)
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=BOOTSTRAP).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from .errors import IcllError, unknown
+from .errors import IcllError, unknown, whole
 from .metrics import Scores, token_metrics, tvd
 from .tasks.problems import Problems
 from .tokens import N_SYMBOLS, PAD, VOCAB_SIZE
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], object]
 class Predictor(Protocol):
     """Maps token ids [B, L] to next-token distributions [B, L, V]: row t is for token t + 1, given tokens 0..t.
 
-    Rows must be distributions wherever there is a token; under padding they may be anything finite.
+    Rows must be distributions wherever there is a token; under padding they may be anything.
     """
 
     def predict(self, tokens: torch.Tensor) -> torch.Tensor: ...
@@ -54,10 +54,14 @@ class Oracle:
         if not found:
             raise IcllError("the oracle does not know this problem: give Oracle the problems it is asked about")
         if len({self.problems.automata[i] for i in found}) > 1:
-            raise IcllError(f"{len(found)} problems of different languages begin alike: the oracle cannot tell which is meant")
+            raise IcllError(
+                f"{len(found)} problems of different languages begin with these {len(row)} tokens, so the oracle cannot tell "
+                "which is meant: give it longer prefixes, or Oracle(problems) fewer problems"
+            )
         return found[0]
 
     def predict(self, tokens: torch.Tensor) -> torch.Tensor:
+        check_tokens(tokens, self.problems.vocab_size)
         rows = tokens.numpy(force=True).astype(np.uint8)
         lengths = (rows != PAD).sum(axis=1)
         truth = torch.zeros(*tokens.shape, self.problems.vocab_size)
@@ -76,7 +80,7 @@ class Uniform:
 
     def predict(self, tokens: torch.Tensor) -> torch.Tensor:
         check_tokens(tokens, self.vocab_size)
-        seen = torch.nn.functional.one_hot(tokens, self.vocab_size).cummax(dim=1).values
+        seen = torch.nn.functional.one_hot(tokens.long(), self.vocab_size).cummax(dim=1).values
         symbols = torch.zeros(self.vocab_size, dtype=torch.bool, device=tokens.device)
         symbols[1 : self.n_symbols + 1] = True
         seen = seen * symbols
@@ -101,22 +105,27 @@ def predictor(name: str) -> Callable[[Maker], Maker]:
 
 @predictor("oracle")
 def _oracle(option: str | None, problems: Problems) -> Predictor:
+    no_option("oracle", option)
     return Oracle(problems)
 
 
 @predictor("uniform")
 def _uniform(option: str | None, problems: Problems) -> Predictor:
+    no_option("uniform", option)
     return Uniform(problems.vocab_size, len(problems.vocabulary.symbols))
+
+
+def no_option(name: str, option: str | None) -> None:
+    if option is not None:
+        raise IcllError(f"{name} takes no option: write {name}, not {name}:{option}")
 
 
 def make_predictor(spec: str, problems: Problems) -> Predictor:
     """A predictor from its name on the command line, such as `ngram:3` or `oracle`."""
-    from . import learners  # noqa: F401  (registers its own)
-
-    name, _, option = spec.partition(":")
+    name, colon, option = spec.partition(":")
     if name not in PREDICTORS:
         raise unknown("predictor", name, PREDICTORS)
-    return PREDICTORS[name](option or None, problems)
+    return PREDICTORS[name](option if colon else None, problems)
 
 
 def evaluate(
@@ -128,7 +137,7 @@ def evaluate(
     progress: Progress = lambda done, total: None,
 ) -> Scores:
     """Score a predictor. Distributions live for one batch only; problems of similar length share a batch."""
-    title = name or str(getattr(predictor, "name", type(predictor).__name__))
+    title = name or name_of(predictor)
     parts: list[tuple[np.ndarray, ...]] = []
     seconds, done = 0.0, 0
     for indices, batch in _batches(problems, batch_size):
@@ -139,7 +148,8 @@ def evaluate(
         row, at = batch.scored.nonzero(as_tuple=True)
         metrics = token_metrics(probs[row, at], batch.truth[row, at], tokens[row, at + 1])
         seen = batch.strings_seen[row, at]
-        parts.append((metrics.numpy().astype(np.float32), indices[row.numpy()], at.numpy(), seen.numpy()))
+        at, seen = at.to(torch.int32), seen.to(torch.int32)
+        parts.append((metrics.float().numpy(), indices[row.numpy()].astype(np.int32), at.numpy(), seen.numpy()))
         done += len(indices)
         progress(done, len(problems))
     values, problem, position, strings = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -158,13 +168,13 @@ def compare(
     progress: Progress = lambda done, total: None,
 ) -> float:
     """Mean TVD between two predictors, pooled over the scored tokens among the first `first` rows of each problem."""
-    if first is not None and first < 1:
-        raise IcllError(f"compare needs at least the first 1 position, not {first}")
+    if first is not None:
+        whole("first", first, 1)
     total, count, done = 0.0, 0, 0
     for indices, batch in _batches(problems, batch_size):
         tokens = batch.tokens[:, :first]
         scored = batch.scored[:, :first]
-        left, right = (_predict(p, type(p).__name__, tokens, batch, indices)[scored].double() for p in (a, b))
+        left, right = (_predict(p, name_of(p), tokens, batch, indices)[scored].double() for p in (a, b))
         total += tvd(left, right).sum().item()
         count += len(left)
         done += len(indices)
@@ -183,9 +193,14 @@ def check_tokens(tokens: torch.Tensor, vocab_size: int) -> None:
         raise IcllError(f"token {bad[0].item()} is outside the vocabulary: ids are 0..{vocab_size - 1}")
 
 
+def name_of(predictor: object) -> str:
+    return str(getattr(predictor, "name", type(predictor).__name__))
+
+
 def _batches(problems: Problems, batch_size: int) -> Iterator[tuple[np.ndarray, Problems]]:
-    if batch_size < 1:
-        raise IcllError(f"the batch size must be at least 1, not {batch_size}")
+    whole("the batch size", batch_size, 1)
+    if not len(problems):
+        raise IcllError("there are no problems to predict: the set is empty")
     order = np.argsort(np.diff(problems.offsets), kind="stable")
     for first in range(0, len(order), batch_size):
         indices = order[first : first + batch_size]
@@ -194,11 +209,15 @@ def _batches(problems: Problems, batch_size: int) -> Iterator[tuple[np.ndarray, 
 
 def _predict(predictor: Predictor, name: str, tokens: torch.Tensor, batch: Problems, indices: np.ndarray) -> torch.Tensor:
     """The predictor's distributions, on the CPU, or an error that says which rule they break and where."""
+    if isinstance(predictor, Oracle):  # the batch itself says which problems these are
+        return batch.truth[:, : tokens.shape[1]]
+    if not isinstance(predictor, Predictor):
+        raise IcllError(f"{name} is not a predictor: it has no method predict(tokens)")
     with torch.no_grad():
         probs = predictor.predict(tokens)
     want = [*tokens.shape, batch.vocab_size]
     if not isinstance(probs, torch.Tensor) or list(probs.shape) != want:
-        got = list(probs.shape) if hasattr(probs, "shape") else type(probs).__name__
+        got = list(probs.shape) if isinstance(probs, torch.Tensor) else f"a {type(probs).__name__}"
         raise IcllError(f"{name}.predict must return a tensor of shape [B, L, V] = {want}, not {got}")
     probs = probs.detach().cpu()
     inside = tokens != PAD
@@ -208,6 +227,10 @@ def _predict(predictor: Predictor, name: str, tokens: torch.Tensor, batch: Probl
     if wrong.any():
         b, t = wrong.nonzero()[0].tolist()
         row = f"problem {indices[b]}, position {t}"
-        cause = "has a negative entry" if (probs[b, t] < -_TOLERANCE).any() else f"sums to {sums[b, t]:.4g}"
+        cause = (
+            "has a negative entry (are these logits? take their softmax)"
+            if (probs[b, t] < -_TOLERANCE).any()
+            else f"sums to {sums[b, t]:.4g}"
+        )
         raise IcllError(f"{name}.predict must return rows that are distributions; the one of {row} {cause}")
     return probs

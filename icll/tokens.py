@@ -64,6 +64,13 @@ def shorten(text: str, width: int = 40) -> str:
 REGBENCH = Vocabulary(symbols=tuple("abcdefghijklmnopqr"), separator="|")
 RECALL = Vocabulary(symbols=tuple([f"k{i}" for i in range(20)] + [f"v{i}" for i in range(20)]))
 
+
+def symbol_names(n_symbols: int) -> tuple[str, ...]:
+    """What the symbols of an automaton over n symbols are shown as."""
+    known = {len(v.symbols): v.symbols for v in (REGBENCH, RECALL)}
+    return known.get(n_symbols, tuple(str(i + 1) for i in range(n_symbols)))
+
+
 SEP = REGBENCH.separator_id
 VOCAB_SIZE = REGBENCH.size
 N_SYMBOLS = len(REGBENCH.symbols)

@@ -79,6 +79,10 @@ def test_making_the_same_data_again_is_fine_but_other_data_is_not_replaced(tmp_p
     with pytest.raises(SystemExit):
         main(["data", "make", "--train", "11", "--out", str(tmp_path)])
     assert (tmp_path / "train.safetensors").read_bytes() == before
+    (tmp_path / "train.safetensors").write_bytes(before[:500])
+    with pytest.raises(SystemExit):  # a damaged file is not replaced unasked either
+        main(["data", "make", "--train", "10", "--out", str(tmp_path)])
+    assert "damaged" in capsys.readouterr().err
     run(capsys, "data", "make", "--train", "11", "--out", str(tmp_path), "--force")
     assert len(load(tmp_path).train) == 11
 
@@ -87,11 +91,11 @@ def test_making_the_same_data_again_is_fine_but_other_data_is_not_replaced(tmp_p
     ("command", "cause"),
     [
         ("data make --profile repoo --out OUT", "unknown profile 'repoo': choose from paper, repo; did you mean 'repo'?"),
-        ("data make --train 0 --out OUT", "at least 1 problem, not 0"),
+        ("data make --train 0 --out OUT", "train set must be at least 1, not 0"),
         ("data make --train -5 --out OUT", "not -5"),
         ("data make --train many --out OUT", "unable to convert"),
         ("data make --trian 5 --out OUT", "Did you mean --train?"),
-        ("data make --seed -1 --out OUT", "seed must be 0 or more"),
+        ("data make --seed -1 --out OUT", "the seed must be at least 0"),
         ("data make", "--out"),
         ("data make --states 2 2 --alphabet 1 1 --edges 1 1 --out OUT", "3500 distinct languages asked for, but only 18"),
         ("data make --edges 3 2 --out OUT", "least first"),
@@ -108,6 +112,13 @@ def test_making_the_same_data_again_is_fine_but_other_data_is_not_replaced(tmp_p
         ("score ngram:3 --problems 0", "--problems must be 1..500"),
         ("score ngram:3 --problems 501", "--problems must be 1..500"),
         ("score ngram:3 --data file", "not a data file of icll"),
+        ("data make --train 999999999999 --out OUT", "at most 100,000,000"),
+        ("data make --length 1 100000 --strings 1 100000 --out OUT", "more than 10,000,000 tokens"),
+        ("data make --task recall --profile repo --out OUT", "--profile has no effect with --task recall"),
+        ("data make --automata file --train 5 --out OUT", "--train has no effect with --automata"),
+        ("data make --automata file --out OUT", "file, table 1: the table has no states"),
+        ("score ngram:3 --data file --profile repo", "--profile has no effect"),
+        ("score oracle:x", "oracle takes no option"),
         ("scroe ngram:3", 'Did you mean "score"'),
     ],
 )

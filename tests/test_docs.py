@@ -1,4 +1,4 @@
-"""The examples in README and docs run as they stand."""
+"""The first example of README and of each page runs as it stands."""
 
 from __future__ import annotations
 

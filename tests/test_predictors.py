@@ -39,8 +39,12 @@ def test_oracle_says_when_it_cannot_know(repo):
         Oracle(repo.test).predict(repo.train.tokens[:1])
     a, b = Automaton.from_table([{"a": 0}]), Automaton.from_table([{"a": 0, "b": 0}])
     twins = Problems.from_strings([["aa"], ["aa"]], [a, b])
-    with pytest.raises(IcllError, match="begin alike"):
+    with pytest.raises(IcllError, match="begin with these 2 tokens"):
         Oracle(twins).predict(twins.tokens)
+    assert evaluate(Oracle(twins), twins).tvd == 0  # there the problems themselves are at hand
+    assert compare(Oracle(twins), Oracle(twins), twins, first=1) == 0
+    with pytest.raises(IcllError, match="outside the vocabulary"):
+        Oracle(twins).predict(twins.tokens + 256)
     same = Problems.from_strings([["aa"], ["aa"]], [b, b])
     assert torch.equal(Oracle(same).predict(same.tokens), same.truth)
 
@@ -119,7 +123,8 @@ def rows(value):
     [
         (lambda tokens: torch.ones(len(tokens), 20), r"must return a tensor of shape \[B, L, V\]"),
         (lambda tokens: torch.full((*tokens.shape, 18), 1 / 18), r"V\] = \[.*20\], not \[.*18\]"),
-        (lambda tokens: "no", "not str"),
+        (lambda tokens: "no", "not a str"),
+        (lambda tokens: torch.full((*tokens.shape, 20), 0.05).numpy(), "not a ndarray"),
         (rows(0.01), r"problem \d+, position 0 sums to 0\.2"),
         (rows(0.1), "sums to 2"),
         (rows(float("nan")), "sums to nan"),

@@ -163,10 +163,12 @@ def test_all_languages_of_a_tiny_profile_are_found_and_no_more():
         (lambda: Profile(edges=(3, 1)), "least first"),
         (lambda: Profile(alphabet=(4, 19)), r"alphabet must lie within 1\.\.18"),
         (lambda: Profile(length=5), "pair of whole numbers"),
-        (lambda: Profile(length=(1.0, 2.0)), "pair of whole numbers"),
+        (lambda: Profile(length=(1.0, 2.0)), "must be a whole number, not 1.0"),
         (lambda: Profile(states=(2, 12), edges=(2, 3)), "2 edges need at least 3 states"),
         (lambda: sample_automata(0), "at least 1"),
-        (lambda: sample_automata(5, seed=-1), "seed must be 0 or more"),
+        (lambda: sample_automata(5, seed=-1), "the seed must be at least 0"),
+        (lambda: sample_automata(5, seed=True), "whole number"),
+        (lambda: Profile(length=(1, 100_000), strings=(1, 100_000)), "more than 10,000,000 tokens"),
     ],
 )
 def test_bad_requests_are_refused(make, cause):

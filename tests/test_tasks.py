@@ -18,6 +18,7 @@ from icll.tasks import (
     ProblemDataset,
     Problems,
     associative_recall,
+    collate,
     load,
     make_loader,
     problems_of,
@@ -124,7 +125,7 @@ def test_problems_of_own_automata_and_strings():
 @pytest.mark.parametrize(
     ("make", "cause"),
     [
-        (lambda: regbench(train=0), "train set must have at least 1 problem, not 0"),
+        (lambda: regbench(train=0), "train set must be at least 1, not 0"),
         (lambda: regbench(train=-5), "not -5"),
         (lambda: regbench(profile="authors"), "unknown profile"),
         (lambda: regbench(seed=-1), "seed"),
@@ -134,7 +135,12 @@ def test_problems_of_own_automata_and_strings():
         (lambda: problems_of([Automaton.from_table([{"a": 1}, {}])]), "state 1 has no outgoing edge"),
         (lambda: problems_of([]), "no automaton"),
         (lambda: Problems.from_strings([["aa"]], [Automaton.from_table([{"a": 1}, {"b": 0}])]), "does not accept"),
-        (lambda: Problems.from_strings([["a", ""]], [Automaton.from_table([{"a": 0}])]), "empty"),
+        (lambda: Problems.from_strings([["a", ""]], [Automaton.from_table([{"a": 0}])]), "list of strings"),
+        (lambda: Problems.from_strings(["aa"], [Automaton.from_table([{"a": 0}])]), "list of strings"),
+        (lambda: Problems.from_strings([["a|a"]], [Automaton.from_table([{"a": 0}])]), "without '|'"),
+        (lambda: Problems.from_strings([], []), "no automaton"),
+        (lambda: problems_of([Automaton([[0, 0]]), Automaton.from_table([{"a": 0}])]), "different widths"),
+        (lambda: regbench(train=5.0), "whole number"),
         (lambda: Problems.from_strings([["a"]], []), "1 problems but 0 automata"),
     ],
 )
@@ -247,6 +253,16 @@ def test_a_file_with_a_true_fingerprint_but_nonsense_inside_is_refused(repo, tmp
             load(spoiled(change=change))
 
 
+def test_a_folder_of_sets_that_do_not_belong_together_is_refused(repo, paper, tmp_path):
+    repo.save(tmp_path)
+    paper.valid.save(tmp_path / "valid.safetensors")
+    with pytest.raises(IcllError, match="mixes data sets"):
+        load(tmp_path)
+    repo.train.save(tmp_path / "valid.safetensors")
+    with pytest.raises(IcllError, match="mixes data sets"):
+        load(tmp_path)
+
+
 def test_missing_files_are_named(tmp_path, repo):
     with pytest.raises(IcllError, match="does not exist"):
         load(tmp_path / "nothing")
@@ -290,6 +306,16 @@ def test_loader_gives_every_problem_once_with_little_padding(repo):
     assert (batch.targets[~batch.scored] == -100).all() and not (batch.targets == icll.SEP).any()
 
 
+def test_the_loss_covers_what_the_authors_covered(repo):
+    recall = associative_recall(train=8).train
+    batch = next(iter(make_loader(recall, 4)))
+    assert torch.equal(batch.targets[:, :-1], batch.tokens[:, 1:]) and (batch.scored.sum(1) == 1).all()
+    batch = next(iter(make_loader(repo.train, 4, separators=True)))
+    assert (batch.targets == icll.SEP).any() and ((batch.targets != -100).sum(1) == batch.lengths - 1).all()
+    plain = torch.utils.data.DataLoader(ProblemDataset(repo.train), 4, collate_fn=collate)
+    assert next(iter(plain)).tokens.shape[0] == 4
+
+
 def test_order_depends_on_seed_and_epoch_alone():
     lengths = np.random.default_rng(0).integers(10, 600, 500)
     a, b = LengthBuckets(lengths, 16, seed=3), LengthBuckets(lengths, 16, seed=3)
@@ -323,8 +349,7 @@ def test_json_lines_hold_strings_automaton_and_truth(repo, tmp_path):
         assert torch.allclose(dense, p.truth[0])
 
 
-def test_export_to_hugging_face_datasets(repo, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+def test_export_to_hugging_face_datasets(repo, tmp_path):
     exported = to_datasets(repo.test[:10], cache_dir=str(tmp_path))
     assert exported.num_rows == 10
     row = exported[4]

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..errors import IcllError
-from ..tokens import N_SYMBOLS, REGBENCH
+from ..errors import IcllError, whole
+from ..tokens import N_SYMBOLS, REGBENCH, symbol_names
 from .kernels import canonical_table, trace
 
 Symbols = str | Sequence[int] | np.ndarray  # "abc", or ids 1, 2, 3
@@ -24,14 +24,14 @@ class Automaton:
 
     def __init__(self, transitions: np.ndarray | Sequence[Sequence[int]]):
         table = np.asarray(transitions)
-        if table.ndim != 2 or table.dtype.kind not in "iu" or not table.shape[0]:
-            raise IcllError("an automaton's table must be whole numbers of shape [states, symbols], at least one state")
+        if table.ndim != 2 or table.dtype.kind not in "iu" or not table.size:
+            raise IcllError("an automaton's table must be whole numbers of shape [states, symbols], at least one of each")
         if table.min() < -1 or table.max() >= table.shape[0]:
             bad = table[(table < -1) | (table >= table.shape[0])][0]
             raise IcllError(f"the table names state {bad}; states are 0..{table.shape[0] - 1}, and -1 means illegal")
         if table.shape[0] > np.iinfo(np.int16).max:
             raise IcllError(f"an automaton may have at most {np.iinfo(np.int16).max} states, not {table.shape[0]}")
-        self.transitions = np.ascontiguousarray(table, dtype=np.int16)
+        self.transitions = np.array(table, dtype=np.int16)
         self.transitions.flags.writeable = False
 
     # --- writing an automaton down, and reading it back ---
@@ -50,7 +50,9 @@ class Automaton:
             for shown, target in edges.items():
                 if shown not in REGBENCH.symbols:
                     raise IcllError(f"state {s}: {shown!r} is not a symbol; symbols are {' '.join(REGBENCH.symbols)}")
-                rows[s, REGBENCH.symbols.index(shown)] = target
+                rows[s, REGBENCH.symbols.index(shown)] = whole(
+                    f"the target of {shown!r} in state {s}", target, 0, len(table) - 1
+                )
         return cls(rows)
 
     @classmethod
@@ -59,24 +61,28 @@ class Automaton:
         if not lines:
             raise IcllError("the table is empty: write a line of symbols, then a line for each state")
         header = lines[0][1:] if lines[0][0] == "state" else lines[0]
+        if len(set(header)) < len(header):
+            raise IcllError(f"the table's first line {' '.join(header)!r} names a symbol twice")
+        if len(lines) == 1:
+            raise IcllError("the table has no states: write a line for each under the line of symbols")
         edges: dict[int, dict[str, int]] = {}
         for line in lines[1:]:
             if len(line) != len(header) + 1:
                 raise IcllError(f"table line {' '.join(line)!r} must have a state and {len(header)} targets ('.' for none)")
-            try:
-                state, *targets = [-1 if item == "." else int(item) for item in line]
-            except ValueError:
-                raise IcllError(f"table line {' '.join(line)!r}: targets are state numbers or '.'") from None
+            if not all(item.isdecimal() or (item == "." and i) for i, item in enumerate(line)):
+                raise IcllError(f"table line {' '.join(line)!r}: write the state's number, then for each symbol a state or '.'")
+            state = int(line[0])
             if state in edges:
                 raise IcllError(f"the table has two lines for state {state}")
-            edges[state] = {shown: t for shown, t in zip(header, targets, strict=True) if t >= 0}
+            edges[state] = {shown: int(t) for shown, t in zip(header, line[1:], strict=True) if t != "."}
         return cls.from_table(edges)
 
     def table(self) -> str:
         """The automaton as text: a row for each state, a column for each symbol in use, '.' where it is illegal."""
         used = np.flatnonzero((self.transitions >= 0).any(axis=0))
         width = max(2, len(str(self.n_states - 1)))
-        names = [_symbol_name(int(a), self.n_symbols) for a in used]
+        names = [symbol_names(self.n_symbols)[a] for a in used]
+        width = max(width, *map(len, names), 0)
         lines = ["state " + " ".join(f"{name:>{width}}" for name in names)]
         for s, row in enumerate(self.transitions):
             cells = ["." if row[a] < 0 else str(row[a]) for a in used]
@@ -134,8 +140,7 @@ class Automaton:
 
     def sample(self, length: int, rng: np.random.Generator | int | None = None) -> np.ndarray:
         """A random string of `length` symbols, as ids."""
-        if length < 0:
-            raise IcllError(f"a string cannot have {length} symbols")
+        whole("the length of a string", length, 0)
         rng = np.random.default_rng(rng)
         symbols = np.empty(length, dtype=np.int64)
         state = 0
@@ -147,21 +152,17 @@ class Automaton:
 
     def trace(self, symbols: Symbols) -> np.ndarray:
         """State after each symbol; -1 from the first illegal symbol on."""
-        ids = REGBENCH.encode(symbols) if isinstance(symbols, str) else np.asarray(symbols, dtype=np.int64).reshape(-1)
-        if ids.size and (ids.min() < 1 or ids.max() > self.n_symbols):
-            bad = ids[(ids < 1) | (ids > self.n_symbols)][0]
+        ids = REGBENCH.encode(symbols) if isinstance(symbols, str) else np.asarray(symbols).reshape(-1)
+        if ids.size and (ids.dtype.kind not in "iu" or ids.min() < 1 or ids.max() > self.n_symbols):
+            bad = ids[0] if ids.dtype.kind not in "iu" else ids[(ids < 1) | (ids > self.n_symbols)][0]
             raise IcllError(f"token {bad} is not a symbol: symbols are the ids 1..{self.n_symbols}")
         states = np.empty(ids.size, dtype=np.int64)
-        trace(ids, self.transitions, -1, states)
+        trace(ids.astype(np.int64), self.transitions, -1, states)
         return states
 
     def accepts(self, symbols: Symbols) -> bool:
         states = self.trace(symbols)
         return not states.size or bool(states[-1] >= 0)
-
-
-def _symbol_name(column: int, n_symbols: int) -> str:
-    return REGBENCH.symbols[column] if n_symbols == N_SYMBOLS else str(column + 1)
 
 
 class Automata(Sequence[Automaton]):
@@ -176,6 +177,8 @@ class Automata(Sequence[Automaton]):
         tables = [a.transitions for a in automata]
         if not tables:
             raise IcllError("no automaton given")
+        if len({t.shape[1] for t in tables}) > 1:
+            raise IcllError("the automata have tables of different widths: all must be over the same symbols")
         return cls(np.concatenate(tables), offsets_of([len(t) for t in tables]))
 
     def __len__(self) -> int:

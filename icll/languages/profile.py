@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from ..errors import IcllError, unknown
+from ..errors import IcllError, unknown, whole
 from ..tokens import N_SYMBOLS
 
 MAX_STATES = 1000
+MAX_TOKENS = 10_000_000  # of one problem
 
 Range = tuple[int, int]
 
@@ -37,11 +38,16 @@ class Profile:
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)
-            if not (isinstance(value, (tuple, list)) and len(value) == 2 and all(type(v) is int for v in value)):
+            if not (isinstance(value, (tuple, list)) and len(value) == 2):
                 raise IcllError(f"profile: {name} must be a pair of whole numbers like (1, 4), not {value!r}")
-            object.__setattr__(self, name, tuple(value))
+            value = tuple(whole(f"profile: {name}", v, 0) for v in value)
+            object.__setattr__(self, name, value)
             if not least <= value[0] <= value[1] <= most:
                 raise IcllError(f"profile: {name} must lie within {least}..{most}, least first, not {value!r}")
+        if self.length[1] * self.strings[1] > MAX_TOKENS:
+            raise IcllError(
+                f"profile: {self.strings[1]} strings of {self.length[1]} symbols make more than {MAX_TOKENS:,} tokens"
+            )
         if self.edges[0] > min(self.states[0] - 1, self.alphabet[0]):
             raise IcllError(
                 f"profile: {self.edges[0]} edges need at least {self.edges[0] + 1} states and {self.edges[0]} symbols; "
@@ -55,7 +61,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     # The paper's text.
     "paper": Profile(),
-    # The authors' code, and so every published number: each upper end is one lower.
+    # The authors' code, and so every published number: the last three upper ends are one lower.
     "repo": Profile(edges=(1, 3), length=(1, 49), strings=(10, 19)),
 }
 
@@ -64,7 +70,7 @@ def get_profile(profile: str | Profile) -> Profile:
     if isinstance(profile, Profile):
         return profile
     if profile not in PROFILES:
-        raise unknown("profile", profile, PROFILES)
+        raise unknown("profile", str(profile), PROFILES)
     return PROFILES[profile]
 
 

@@ -54,3 +54,10 @@ def below(state, n):
 def between(state, low, high):
     """A uniform integer in low..high, both ends included."""
     return low + below(state, high - low + 1)
+
+
+@kernel(inline="always")
+def uniform(state):
+    """A uniform float in [0, 1)."""
+    state[0] += _GOLDEN
+    return (mix(state[0]) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

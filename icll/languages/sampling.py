@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..tokens import N_SYMBOLS
 from .automaton import Automata, Automaton
 from .kernels import draw_tables, keep_new
@@ -18,26 +18,25 @@ _CHUNK = 4096
 # Give up when this many draws in a row, or this many times the languages found so far, bring nothing new.
 _PATIENCE = 20_000
 _PATIENCE_FACTOR = 5
+MAX_SEED = 2**63 - 1
 
 
 def language_key(profile: Profile, seed: int, purpose: str) -> np.uint64:
-    """Key of a random stream. The profile is part of it, so that two profiles share no language by construction."""
-    if seed < 0:
-        raise IcllError(f"the seed must be 0 or more, not {seed}")
-    return random_key(purpose, seed, json.dumps(profile.as_dict(), sort_keys=True))
+    """Key of a random stream. The profile is part of it: two profiles with one seed are drawn independently."""
+    return random_key(purpose, whole("the seed", seed, 0, MAX_SEED), json.dumps(profile.as_dict(), sort_keys=True))
 
 
 def sample_automata(count: int, profile: str | Profile = "paper", seed: int = 0, *, minimal: bool = True) -> list[Automaton]:
     """`count` random automata: minimal, canonical and, as languages, distinct.
 
     With `minimal=False` they are as drawn: section 3.1 before step 4, where languages may repeat. The stream is another than
-    that of a `regbench` data set with the same seed: training on these languages does not spoil its test set.
+    that of a `regbench` data set with the same seed; a few languages may still occur in both by chance.
     """
     profile = get_profile(profile)
     key = language_key(profile, seed, "automata")
     if minimal:
         return list(distinct_automata(key, count, profile)[0])
-    _check_count(count)
+    whole("the number of automata", count, 1)
     return list(_draw(key, 0, count, profile, minimal))
 
 
@@ -48,7 +47,7 @@ def distinct_automata(
 
     Asking for more gives the same ones first. Only the profile's finiteness can stop it: then it says how many there are.
     """
-    _check_count(count)
+    whole("the number of automata", count, 1)
     slots = np.full(1 << (2 * count - 1).bit_length(), -1, dtype=np.int64)
     rows = np.empty((0, N_SYMBOLS), dtype=np.int16)
     offsets = np.zeros(count + 1, dtype=np.int64)
@@ -77,8 +76,3 @@ def _draw(key: np.uint64, first: int, count: int, profile: Profile, minimal: boo
     offsets = np.empty(count + 1, dtype=np.int64)
     draw_tables(key, first, limits, minimal, rows, offsets)
     return Automata(rows[: offsets[-1]], offsets)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise IcllError(f"the number of automata must be at least 1, not {count}")

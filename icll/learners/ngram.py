@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..jit import kernel
 from ..predictors import Predictor, check_tokens, predictor
 from ..tasks.problems import Problems
@@ -41,14 +41,17 @@ class NGram:
         normalize: bool = True,
         vocabulary: Vocabulary = REGBENCH,
     ):
-        if not 1 <= n <= MAX_ORDER:
-            raise IcllError(f"the order of an n-gram model must be 1..{MAX_ORDER}, not {n}")
+        n = whole("the order of an n-gram model", n, 1, MAX_ORDER)
         if smoothing not in ("backoff", "add-one", "none"):
             raise IcllError(f"unknown smoothing {smoothing!r}: choose backoff, add-one or none")
         if spread not in ("counts", "uniform"):
             raise IcllError(f"unknown spread {spread!r}: choose counts or uniform")
         self.n, self.smoothing, self.spread, self.normalize, self.vocabulary = n, smoothing, spread, normalize, vocabulary
-        self.name = f"{n}-gram"
+        if smoothing == "add-one" and spread == "uniform":
+            raise IcllError("add-one smoothing with uniform spread gives every symbol the same: choose one of the two")
+        self.name = (
+            f"{n}-gram" + (f" {smoothing}" if smoothing != "backoff" else "") + (" uniform" if spread != "counts" else "")
+        )
         self.partial = not normalize  # rows may sum to less than 1
 
     def predict(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -70,7 +73,7 @@ class NGram:
 @predictor("ngram")
 def _ngram(option: str | None, problems: Problems) -> Predictor:
     try:
-        n = int(option or 3)
+        n = int(option if option is not None else 3)
     except ValueError:
         raise IcllError(f"ngram:{option}: the order must be a number, as in ngram:3") from None
     return NGram(n, vocabulary=problems.vocabulary)

@@ -2,6 +2,6 @@
 
 from .automaton import draw_automaton
 from .curves import draw_curves
-from .style import save_figure
+from .style import picture_format, save_figure
 
-__all__ = ["draw_automaton", "draw_curves", "save_figure"]
+__all__ = ["draw_automaton", "draw_curves", "picture_format", "save_figure"]

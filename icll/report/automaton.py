@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
 
 from ..languages.automaton import Automaton
-from ..tokens import RECALL, REGBENCH
+from ..tokens import symbol_names
 from .style import COLOURS, INK
 
 _RADIUS = 0.22
@@ -26,7 +26,7 @@ def draw_automaton(automaton: Automaton, axes: Axes | None = None, highlight: in
     places = layout(automaton.transitions)
     axes.set_aspect("equal")
     axes.axis("off")
-    symbols = (REGBENCH if automaton.n_symbols == len(REGBENCH.symbols) else RECALL).symbols
+    symbols = symbol_names(automaton.n_symbols)
     labels: dict[tuple[int, int], list[str]] = defaultdict(list)
     for s, a in zip(*np.nonzero(automaton.transitions >= 0), strict=True):
         labels[int(s), int(automaton.transitions[s, a])].append(symbols[a])

@@ -20,12 +20,16 @@ INK = "#222222"
 FORMATS = ("svg", "png", "pdf")
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure in the format its name ends with."""
-    path = Path(path)
-    kind = path.suffix.lower().lstrip(".")
+def picture_format(path: str | Path) -> str:
+    kind = Path(path).suffix.lower().lstrip(".")
     if kind not in FORMATS:
         raise IcllError(f"{path}: a picture's name must end with .{', .'.join(FORMATS)}")
+    return kind
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure in the format its name ends with."""
+    path, kind = Path(path), picture_format(path)
     # no date in the file, and ids from a fixed salt: the same figure gives the same bytes
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     with replacing(path) as (temporary,), matplotlib.rc_context({"svg.hashsalt": "icll"}):

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .export import to_datasets, to_jsonl
+from .export import save_datasets, to_datasets, to_jsonl
 from .problems import Problems, Splits, load
 from .recall import associative_recall
 from .regbench import SIZES, problems_of, regbench
 
 if TYPE_CHECKING:
-    from .loader import Batch, LengthBuckets, ProblemDataset, make_loader
+    from .loader import Batch, LengthBuckets, ProblemDataset, collate, make_loader
 
 __all__ = [
     "SIZES",
@@ -18,17 +18,19 @@ __all__ = [
     "Problems",
     "Splits",
     "associative_recall",
+    "collate",
     "load",
     "make_loader",
     "problems_of",
     "regbench",
+    "save_datasets",
     "to_datasets",
     "to_jsonl",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Batch", "LengthBuckets", "ProblemDataset", "make_loader"):  # these need torch
+    if name in ("Batch", "LengthBuckets", "ProblemDataset", "collate", "make_loader"):  # these need torch
         from . import loader
 
         return getattr(loader, name)

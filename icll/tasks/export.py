@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,12 +51,17 @@ def to_jsonl(
             progress(done)
 
 
-def to_datasets(problems: Problems, *, truth: bool = True, cache_dir: str | None = None) -> datasets.Dataset:
-    """A Hugging Face `Dataset` with the same columns; `truth` is dense there: float32 [L, V]."""
+def import_datasets() -> Any:
     try:
         import datasets
     except ImportError:
         raise IcllError("the export needs the package datasets: pip install 'icll[datasets]'") from None
+    return datasets
+
+
+def to_datasets(problems: Problems, *, truth: bool = True, cache_dir: str | None = None) -> datasets.Dataset:
+    """A Hugging Face `Dataset` with the same columns; `truth` is dense there: float32 [L, V]. It keeps a copy in its cache."""
+    datasets = import_datasets()
     features = {
         "tokens": datasets.List(datasets.Value("uint8")),
         "strings": datasets.List(datasets.Value("string")),
@@ -75,3 +82,18 @@ def to_datasets(problems: Problems, *, truth: bool = True, cache_dir: str | None
         fingerprint=problems.fingerprint[:16] + ("t" if truth else "p"),  # else it would hash the whole generator
         cache_dir=cache_dir,
     )
+
+
+def save_datasets(problems: Problems, folder: str | Path, *, truth: bool = True) -> None:
+    """Write the Hugging Face dataset into a new folder: whole, or not at all, and with nothing left in a cache."""
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        import_datasets().disable_progress_bars()
+        try:
+            made = to_datasets(problems, truth=truth, cache_dir=f"{temporary}/cache")
+            made.save_to_disk(f"{temporary}/data")
+        except Exception as error:  # the library wraps a full disk in errors of its own
+            cause = error.__cause__ or error
+            raise OSError(getattr(cause, "errno", None) or errno.EIO, str(cause), str(folder)) from error
+        Path(f"{temporary}/data").rename(folder)

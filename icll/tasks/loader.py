@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +16,21 @@ from .problems import Problems
 
 class Batch(NamedTuple):
     tokens: torch.Tensor  # int64 [B, L]
-    scored: torch.Tensor  # bool [B, L]: token t + 1 counts
+    targets: torch.Tensor  # int64 [B, L]: token t + 1 where it is in the loss, else -100, which torch's cross-entropy ignores
+    scored: torch.Tensor  # bool [B, L]: token t + 1 counts in the scores
     lengths: torch.Tensor  # int64 [B]
 
-    @property
-    def targets(self) -> torch.Tensor:
-        """int64 [B, L]: token t + 1 where it counts, else -100, which torch's cross-entropy ignores."""
-        following = torch.zeros_like(self.tokens)
-        following[:, :-1] = self.tokens[:, 1:]
-        return following.masked_fill(~self.scored, -100)
+
+def collate(problems: Any, *, separators: bool = False) -> Batch:
+    """One batch of all these `Problems`, as the dataset gives them. `separators=True` puts separators into the loss too."""
+    tokens = problems.tokens
+    trained = problems._has_next if separators else problems.trained
+    following = torch.nn.functional.pad(tokens[:, 1:], (0, 1))
+    return Batch(tokens, following.masked_fill(~trained, -100), problems.scored, problems.lengths)
 
 
 class ProblemDataset(Dataset[Problems]):
-    """A map-style torch dataset; item i is problem i, several at once are read as one set."""
+    """A map-style torch dataset: item i is problem i. Use it with `collate`: DataLoader(dataset, 32, collate_fn=collate)."""
 
     def __init__(self, problems: Problems):
         self.problems = problems
@@ -86,11 +89,9 @@ def make_loader(
     seed: int = 0,
     pool: int = 32,
     workers: int = 0,
+    separators: bool = False,
 ) -> DataLoader[Any]:
-    """A torch loader of `Batch`es. `loader.batch_sampler.set_epoch(n)` reshuffles."""
+    """A torch loader of `Batch`es. `loader.batch_sampler.set_epoch(n)` reshuffles; `separators` as in `collate`."""
     buckets = LengthBuckets(np.diff(problems.offsets), batch_size, shuffle=shuffle, seed=seed, pool=pool)
-    return DataLoader(ProblemDataset(problems), batch_sampler=buckets, collate_fn=_collate, num_workers=workers)
-
-
-def _collate(problems: Any) -> Batch:  # the Problems of one batch, from `__getitems__`
-    return Batch(problems.tokens, problems.scored, problems.lengths)
+    make = partial(collate, separators=separators)
+    return DataLoader(ProblemDataset(problems), batch_sampler=buckets, collate_fn=make, num_workers=workers)

@@ -9,7 +9,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 FORMAT = 1
+MAX_PROBLEMS = 100_000_000
 VOCABULARIES: dict[str, Vocabulary] = {"regbench": REGBENCH, "recall": RECALL}
 
 
@@ -117,6 +118,18 @@ class Problems:
             counts[:, :-1] = (following != 0) & (following != self.vocabulary.separator_id)
         return counts
 
+    @cached_property
+    def trained(self) -> torch.Tensor:
+        """bool [N, L]: token t + 1 is in the loss, as the authors have it (RegBench: symbols; recall: every token)."""
+        return self.scored if self.origin.task == "regbench" else self._has_next
+
+    @property
+    def _has_next(self) -> torch.Tensor:
+        import torch
+
+        following = self.tokens[:, 1:] != 0
+        return torch.nn.functional.pad(following, (0, 1))
+
     @property
     def strings_seen(self) -> torch.Tensor:
         """int64 [N, L]: how many whole strings end at or before token t."""
@@ -168,12 +181,13 @@ class Problems:
         if len(strings) != len(automata):
             raise IcllError(f"{len(strings)} problems but {len(automata)} automata: give one automaton for each problem")
         for i, texts in enumerate(strings):
-            if not texts or not all(texts):
-                raise IcllError(f"problem {i} is empty or has an empty string: give each problem strings of 1 symbol or more")
+            if isinstance(texts, str) or not texts or not all(texts) or any("|" in text for text in texts):
+                raise IcllError(f"problem {i} must be a list of strings of 1 symbol or more, without '|', not {texts!r}")
+        packed = Automata.pack(automata)
         rows = [REGBENCH.encode("|".join(texts)) for texts in strings]
         flat = np.concatenate(rows).astype(np.uint8)
         offsets = np.cumsum([0, *map(len, rows)])
-        problems = cls(flat, offsets, Automata.pack(automata), Origin(task="regbench", split="own", seed=0))
+        problems = cls(flat, offsets, packed, Origin(task="regbench", split="own", seed=0))
         problems._check("these problems")
         return problems
 
@@ -220,9 +234,11 @@ class Problems:
         except IcllError:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IcllError(f"{path} is not a data file of icll, or it is cut short: make it again (icll data make)") from error
+            raise IcllError(
+                f"{path} is not a data file of icll, or it is cut short: make it again (icll data make --force)"
+            ) from error
         if not genuine:
-            raise IcllError(f"{path} is damaged or was edited: make it again (icll data make)")
+            raise IcllError(f"{path} is damaged or was edited: make it again (icll data make --force)")
         problems._check(str(path))
         return problems
 
@@ -303,7 +319,15 @@ def load(path: str | Path) -> Any:
             raise IcllError(
                 f"{path} has no {' and no '.join(f'{m}.safetensors' for m in missing)}: make it with icll data make"
             )
-        return Splits(**{f.name: load(split_path(path, f.name)) for f in fields(Splits)})
+        splits = Splits(**{f.name: load(split_path(path, f.name)) for f in fields(Splits)})
+        for name, problems in splits.items():
+            if problems.origin != replace(splits.test.origin, split=name):
+                raise IcllError(
+                    f"{path} mixes data sets: {name}.safetensors holds {problems.origin}, test {splits.test.origin}"
+                )
+        return splits
     if not path.is_file():
-        raise IcllError(f"{path} does not exist: make it with icll data make --out {path}")
+        others = [p.stem for p in sorted(path.parent.glob("*.safetensors"))]
+        hint = f"{path.parent} has {', '.join(others)}" if others else "make it with icll data make --out FOLDER"
+        raise IcllError(f"{path} does not exist: {hint}")
     return Problems.read(path)

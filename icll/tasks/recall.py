@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import IcllError
+from ..errors import whole
 from ..jit import kernel
 from ..languages.automaton import Automata, offsets_of
 from ..languages.random import below, random_key, seek
-from .problems import Origin, Problems, Splits
+from .problems import MAX_PROBLEMS, Origin, Problems, Splits
 
 KEYS = VALUES = 20
 PAIRS = 190
@@ -28,12 +28,10 @@ def associative_recall(train: int = 2500, seed: int = 0, *, valid: int = HELD_OU
     The query is a key that occurred among the pairs. Only its answer is scored. A smaller training set is the beginning of a
     larger one.
     """
-    if seed < 0:
-        raise IcllError(f"the seed must be 0 or more, not {seed}")
+    seed = whole("the seed", seed, 0)
     sets = {}
     for name, size in (("train", train), ("valid", valid), ("test", test)):
-        if size < 1:
-            raise IcllError(f"the {name} set must have at least 1 problem, not {size}")
+        whole(f"the size of the {name} set", size, 1, MAX_PROBLEMS)
         flat = np.empty((size, LENGTH), dtype=np.uint8)
         rows = np.empty((size * (VALUES + 1), KEYS + VALUES), dtype=np.int16)
         states = np.empty(size, dtype=np.int64)

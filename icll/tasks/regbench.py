@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..languages.automaton import Automata, Automaton, offsets_of
 from ..languages.kernels import draw_problems, problem_lengths
 from ..languages.profile import Profile, get_profile
 from ..languages.sampling import distinct_automata, language_key
 from ..tokens import REGBENCH
-from .problems import Origin, Problems, Splits
+from .problems import MAX_PROBLEMS, Origin, Problems, Splits
 
 HELD_OUT = 500  # problems in the test set, and in the validation set
 SIZES = (150, 300, 625, 1250, 2500, 5000, 10_000, 20_000, 40_000)  # training sets of the paper's figures
@@ -34,8 +34,7 @@ def regbench(
     beginning of a larger one, and no language is in two sets.
     """
     for name, size in (("train", train), ("valid", valid), ("test", test)):
-        if size < 1:
-            raise IcllError(f"the {name} set must have at least 1 problem, not {size}")
+        whole(f"the size of the {name} set", size, 1, MAX_PROBLEMS)
     profile = get_profile(profile)
     total = test + valid + train
     automata, drawn_at = distinct_automata(
@@ -44,7 +43,7 @@ def regbench(
     sets, first = {}, 0
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         part = np.arange(first, first + size)
-        origin = Origin(task="regbench", split=name, seed=seed, profile=profile.as_dict())
+        origin = Origin(task="regbench", split=name, seed=int(seed), profile=profile.as_dict())
         sets[name] = _write_strings(automata.take(part), drawn_at[part], profile, seed, origin)
         first += size
     return Splits(**sets)
@@ -53,6 +52,7 @@ def regbench(
 def problems_of(automata: Iterable[Automaton], profile: str | Profile = "paper", seed: int = 0) -> Problems:
     """One problem of each of a user's automata, with the profile's number and lengths of strings."""
     packed = Automata.pack(automata)
+    whole("the seed", seed, 0)
     for i, automaton in enumerate(packed):
         if automaton.n_symbols != len(REGBENCH.symbols):
             raise IcllError(f"automaton {i} has {automaton.n_symbols} symbols: tables have {len(REGBENCH.symbols)} columns")
