@@ -228,36 +228,57 @@ def score(
     profile: ProfileName = None,
     seed: Seed = None,
     picture: Path | None = None,
+    engine: Literal["local", "ray"] = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    cache: Path | None = None,
+    no_cache: bool = False,
     json_: JSON = False,
 ) -> None:
     """Score predictors side by side: TVD, accuracy, cross-entropy and KL, with 95 % confidence intervals.
 
-    Example: `icll score ngram:2 ngram:3 oracle --profile repo --problems 200`
+    Scores are kept, and taken from there when the same predictor, data and code are asked for again.
+
+    Example: `icll score ngram:2 ngram:3 baum-welch bayes oracle --profile repo --problems 200`
 
     Parameters
     ----------
     predictors
-        `ngram:N`, `bayes:PARTICLES`, `uniform`, `oracle`.
+        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`.
     problems
         How many problems, from the first; default: all.
     picture
         Draw the scores against the strings read, to this file (.svg, .png or .pdf).
+    engine
+        Where slow predictors run: `local` processes, or a `ray` cluster (needs the extra of that name).
+    jobs
+        How many local processes; default: one for each core.
+    address
+        Of the Ray cluster; default: a new one on this machine.
+    cache
+        Folder to keep scores in; default: icll/scores in the user's cache folder.
+    no_cache
+        Neither look for kept scores, nor keep these.
     """
     from .learners import make_predictor
-    from .predictors import evaluate
     from .progress import progress_bar
+    from .scoring import default_cache
+    from .scoring import score as score_one
 
     chosen = _problems(data, split, task, profile, seed)
     if problems is not None:
         if not 1 <= problems <= len(chosen):
             raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
         chosen = chosen[:problems]
-    made = [(spec, make_predictor(spec, chosen)) for spec in predictors]
+    for spec in predictors:
+        make_predictor(spec, chosen)  # what is wrong with one is said before the first is scored
+    folder = None if no_cache else cache or default_cache()
     scores = []
-    for spec, predictor in made:
+    for spec in predictors:
         with progress_bar(spec) as progress:
-            predictor.predict(chosen[int(chosen.lengths.argmin())].tokens)  # kernels compile here, off the clock
-            scores.append(evaluate(predictor, chosen, name=spec, progress=progress))
+            scores.append(
+                score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress)
+            )
     if picture is not None:
         from .report import draw_curves, save_figure
 

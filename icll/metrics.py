@@ -181,7 +181,8 @@ def pooled(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
     low, high = np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     some = np.isfinite(mean) & (len(sums) > 1)  # one problem says nothing about the spread over problems
     # a resample may hold no problem that is long enough: it says nothing about that position
-    low[some], high[some] = np.nanquantile(samples[:, some], [tail, 1 - tail], axis=0)
+    if some.any():
+        low[some], high[some] = np.nanquantile(samples[:, some], [tail, 1 - tail], axis=0)
     return mean, low, high
 
 

@@ -70,6 +70,11 @@ def test_interval_covers_the_mean_as_often_as_it_says():
     assert 170 <= hits <= 199
 
 
+def test_one_problem_has_a_mean_but_no_interval():
+    scores = make(np.array([0.25, 0.5]), np.array([0, 0]), np.array([0, 1]), np.array([0, 0]))
+    assert scores.tvd == 0.375 and np.isnan(scores.ci["tvd"]).all() and np.isnan(scores.by_position["tvd"].low).all()
+
+
 def test_one_clear_line_and_json():
     scores = make(np.array([0.25, 0.5]), np.array([0, 1]), np.array([0, 0]), np.array([0, 0]))
     line = str(scores)

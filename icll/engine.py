@@ -1,0 +1,96 @@
+"""Spreading independent pieces of work over processes of this machine, or over a Ray cluster.
+
+A piece is lost only if it fails itself: a worker that is killed costs its piece another try.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from .errors import IcllError, unknown, whole
+
+ENGINES = ("local", "ray")
+TRIES = 3
+
+Progress = Callable[[int, int], object]
+
+
+def run_pieces(
+    work: Callable[[Any], Any],
+    pieces: Sequence[Any],
+    *,
+    engine: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> list[Any]:
+    """[work(p) for p in pieces], in that order. `jobs` is the number of processes (default: one for each core)."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if address is not None and engine != "ray":
+        raise IcllError("--address is for --engine ray: add it, or leave the address out")
+    jobs = whole("the number of jobs", jobs or os.cpu_count() or 1, 1, 10_000)
+    if engine == "ray":
+        return _run_on_ray(work, pieces, address, progress)
+    if jobs == 1 or len(pieces) <= 1:
+        results = []
+        for piece in pieces:
+            results.append(work(piece))
+            progress(len(results), len(pieces))
+        return results
+    return _run_in_processes(work, pieces, min(jobs, len(pieces)), progress)
+
+
+def _run_in_processes(work: Callable[[Any], Any], pieces: Sequence[Any], jobs: int, progress: Progress) -> list[Any]:
+    results: dict[int, Any] = {}
+    deaths = 0  # pools that broke since a piece was last finished
+    while len(results) < len(pieces):
+        before = len(results)
+        # spawn: a fork of a process with running threads may hang
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            waiting: dict[Future[Any], int] = {pool.submit(work, pieces[i]): i for i in range(len(pieces)) if i not in results}
+            try:
+                while waiting:
+                    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        results[waiting[future]] = future.result()
+                        del waiting[future]
+                        progress(len(results), len(pieces))
+            except BrokenProcessPool:
+                pass  # a worker was killed: what is missing goes to new ones
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        deaths = deaths + 1 if len(results) == before else 0
+        if deaths == TRIES:
+            raise IcllError(f"worker processes were killed {TRIES} times in a row: is there enough memory? try fewer --jobs")
+    return [results[i] for i in range(len(pieces))]
+
+
+def _run_on_ray(work: Callable[[Any], Any], pieces: Sequence[Any], address: str | None, progress: Progress) -> list[Any]:
+    try:
+        import ray
+    except ImportError:
+        raise IcllError("--engine ray needs the package ray: pip install 'icll[ray]'") from None
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+        except ConnectionError as error:
+            raise IcllError(f"no Ray cluster at {address}: {error}") from None
+    try:
+        remote = ray.remote(max_retries=TRIES)(work)
+        references = [remote.remote(piece) for piece in pieces]
+        waiting = list(references)
+        while waiting:
+            _, waiting = ray.wait(waiting)
+            progress(len(pieces) - len(waiting), len(pieces))
+        return ray.get(references)
+    finally:
+        if started:
+            ray.shutdown()

@@ -1,0 +1,123 @@
+"""Scores of named predictors: in pieces, over processes or a cluster, and kept for the next time they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from . import __version__
+from .engine import Progress, run_pieces
+from .files import replacing
+from .learners import make_predictor
+from .metrics import Scores
+from .predictors import Oracle, evaluate
+from .tasks.problems import Problems
+
+QUICK = 5.0  # seconds: less work than this is not worth starting processes for
+_PARTS = 8  # pieces for each process, so that all end at about the same time
+
+
+def score(
+    spec: str,
+    problems: Problems,
+    *,
+    cache: Path | None = None,
+    engine: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Scores:
+    """Scores of the predictor called `spec`. `cache` is a folder to look in first, and to keep the scores in."""
+    predictor = make_predictor(spec, problems)
+    path = None if cache is None else cache / f"{_key(spec, problems)}.safetensors"
+    if path is not None and (found := read_scores(path)) is not None:
+        return found
+    shortest = problems[int(np.diff(problems.offsets).argmin())]
+    predictor.predict(shortest.tokens)  # kernels compile here, off the clock
+    begin = time.perf_counter()
+    evaluate(predictor, shortest)
+    expected = (time.perf_counter() - begin) * len(problems.flat) / len(shortest.flat)
+    if engine == "local" and (expected < QUICK or jobs == 1):
+        scores = evaluate(predictor, problems, name=spec, progress=progress)
+    else:
+        workers = jobs or os.cpu_count() or 1
+        size = max(1, len(problems) // (workers * _PARTS))
+        parts = [np.arange(i, min(i + size, len(problems))) for i in range(0, len(problems), size)]
+        pieces = [problems[part] for part in parts]
+        found_parts = run_pieces(
+            partial(_score_piece, spec), pieces, engine=engine, jobs=jobs, address=address, progress=progress
+        )
+        scores = _join(spec, found_parts, parts)
+    if path is not None:
+        write_scores(scores, path)
+    return scores
+
+
+def _score_piece(spec: str, problems: Problems) -> Scores:
+    predictor = make_predictor(spec, problems)
+    if hasattr(predictor, "threads"):
+        predictor.threads = 1  # the other cores have pieces of their own
+    if not isinstance(predictor, Oracle):
+        predictor.predict(problems.tokens[:1, :2])  # this process loads the kernels off the clock
+    return evaluate(predictor, problems, name=spec)
+
+
+def _join(name: str, parts: list[Scores], indices: list[np.ndarray]) -> Scores:
+    return Scores(
+        name,
+        sum(len(i) for i in indices),
+        np.concatenate([s.tokens for s in parts]),
+        np.concatenate([i[s.problem].astype(np.int32) for s, i in zip(parts, indices, strict=True)]),
+        np.concatenate([s.position for s in parts]),
+        np.concatenate([s.strings for s in parts]),
+        sum(s.seconds for s in parts),
+    )
+
+
+# --- the cache ---
+
+
+def default_cache() -> Path:
+    """`icll` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "icll" / "scores"
+
+
+def _key(spec: str, problems: Problems) -> str:
+    parts = json.dumps([spec, problems.fingerprint, __version__, _code_version()])
+    return hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _code_version() -> str:
+    """Changes with the code that scores depend on: predictors and everything below them."""
+    root = Path(__file__).parent
+    rooms = [root / "languages", root / "tasks", root / "learners"]
+    files = [root / "metrics.py", root / "predictors.py", *(f for room in rooms for f in room.glob("*.py"))]
+    return hashlib.sha256(b"".join(f.name.encode() + f.read_bytes() for f in sorted(files))).hexdigest()
+
+
+def write_scores(scores: Scores, path: Path) -> None:
+    arrays = {name: getattr(scores, name) for name in ("tokens", "problem", "position", "strings")}
+    header = json.dumps({"name": scores.name, "n_problems": scores.n_problems, "seconds": scores.seconds})
+    with replacing(path) as (temporary,):
+        save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, metadata={"icll": header})
+
+
+def read_scores(path: Path) -> Scores | None:
+    """Scores that `write_scores` wrote; None if there are none, or they cannot be read."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, "numpy") as file:
+            header = json.loads(file.metadata()["icll"])
+            return Scores(**header, **{name: file.get_tensor(name) for name in ("tokens", "problem", "position", "strings")})
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,102 @@
+"""Scores in pieces, kept and taken up again; killed workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icll import IcllError, evaluate, scoring
+from icll.engine import run_pieces
+from icll.learners import NGram
+from icll.scoring import read_scores, score, write_scores
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def die_once(job: tuple[str, int]) -> int:
+    """Piece 3 kills its worker the first time it is tried."""
+    folder, x = job
+    mark = Path(folder) / "died"
+    if x == 3 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x * x
+
+
+def die_always(x: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def fail(x: int) -> int:
+    raise IcllError(f"piece {x} is bad")
+
+
+def test_pieces_come_back_in_order():
+    assert run_pieces(square, range(7), jobs=2) == [x * x for x in range(7)]
+    assert run_pieces(square, range(7), jobs=1) == [x * x for x in range(7)]
+
+
+def test_a_killed_worker_costs_a_retry_not_the_result(tmp_path):
+    assert run_pieces(die_once, [(str(tmp_path), x) for x in range(6)], jobs=2) == [x * x for x in range(6)]
+    assert (tmp_path / "died").exists()
+
+
+def test_what_always_dies_or_fails_is_reported():
+    with pytest.raises(IcllError, match="killed 3 times in a row"):
+        run_pieces(die_always, range(2), jobs=2)
+    with pytest.raises(IcllError, match="is bad"):
+        run_pieces(fail, range(2), jobs=2)
+    with pytest.raises(IcllError, match="unknown engine"):
+        run_pieces(square, range(2), engine="dask")
+    with pytest.raises(IcllError, match="--address is for --engine ray"):
+        run_pieces(square, range(2), address="auto")
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_results_and_survives_a_killed_worker(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        jobs = [(str(tmp_path), x) for x in range(6)]
+        assert run_pieces(die_once, jobs, engine="ray") == [x * x for x in range(6)]
+        assert (tmp_path / "died").exists()
+    finally:
+        ray.shutdown()
+
+
+def test_pieces_make_the_whole(repo, monkeypatch):
+    monkeypatch.setattr(scoring, "QUICK", -1.0)
+    some = repo.test[:9]
+    whole, pieces = evaluate(NGram(3), some), score("ngram:3", some, jobs=2)
+    assert pieces.tvd == pytest.approx(whole.tvd, abs=1e-7) and pieces.ci["tvd"] == pytest.approx(whole.ci["tvd"], abs=1e-6)
+    assert np.allclose(pieces.by_strings["kl"].mean, whole.by_strings["kl"].mean, atol=1e-6, equal_nan=True)
+
+
+def test_scores_are_kept_and_found_again(repo, tmp_path, monkeypatch):
+    some = repo.test[:5]
+    first = score("ngram:3", some, cache=tmp_path)
+    monkeypatch.setattr(scoring, "evaluate", None)  # a second evaluation would fail
+    again = score("ngram:3", some, cache=tmp_path)
+    assert (again.tvd, again.seconds, again.name) == (first.tvd, first.seconds, first.name)
+    for other in (lambda: score("ngram:2", some, cache=tmp_path), lambda: score("ngram:3", repo.test[:6], cache=tmp_path)):
+        with pytest.raises(TypeError):
+            other()
+    monkeypatch.setattr(scoring, "_code_version", lambda: "another")
+    with pytest.raises(TypeError):
+        score("ngram:3", some, cache=tmp_path)
+
+
+def test_a_damaged_cache_is_not_trusted(repo, tmp_path):
+    path = tmp_path / "s.safetensors"
+    scores = evaluate(NGram(2), repo.test[:3])
+    write_scores(scores, path)
+    assert read_scores(path).tvd == scores.tvd
+    path.write_bytes(path.read_bytes()[:100])
+    assert read_scores(path) is None and read_scores(tmp_path / "none") is None
