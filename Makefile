@@ -47,6 +47,7 @@ lint: $(VENV)/lint
 
 bench: $(VENV)/core
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/learners.py
 
 clean:
 	rm -rf $(VENV) demo

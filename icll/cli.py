@@ -276,9 +276,7 @@ def score(
     scores = []
     for spec in predictors:
         with progress_bar(spec) as progress:
-            scores.append(
-                score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress)
-            )
+            scores.append(score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress))
     if picture is not None:
         from .report import draw_curves, save_figure
 

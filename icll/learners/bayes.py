@@ -261,7 +261,7 @@ def _gather(cloud, active, used):
 
 @kernel
 def _thin(weights, count, most, random):
-    """Normalise weights[:count], and leave at most `most` of them above 0 (Fearnhead and Clifford). Returns the log of their sum.
+    """Normalise weights[:count], and leave at most `most` above 0 (Fearnhead and Clifford). Returns the log of their sum.
 
     There is a level such that the weights, cut off at it, sum to `most` times it. Those above stay as they are; of those below,
     each stays with a probability of its share of the level, and then gets the level as its weight.
@@ -333,7 +333,7 @@ def _rejuvenate(cloud, active, count, moves, tokens, separator, prior, log_evide
                         state, edge = s, e
                     pick -= 1
         goal = np.int64(uniform(random) * (h.states + 1)) - 1  # a known state, or a new one
-        if goal == state or goal == h.target[state, edge]:  # noqa: PLR1714
+        if goal == state or goal == h.target[state, edge]:
             continue
         j = active[count]
         if not _replay(h, cloud[j], state, edge, goal, tokens, separator, prior, random):

@@ -1,13 +1,13 @@
 """Hypotheses of the Bayes filter: lazily discovered automata, with everything else about the language summed out.
 
-A hypothesis is a record: the states met so far, their edges, and the posterior weights of what is not decided, each up to a factor:
+A hypothesis is a record: the states met so far, their edges, and posterior weights of what is not decided, up to factors:
 
     n     number of states          by_n      from the targets: uniform over the n - 1 - r states not led to yet
-    c     size of the alphabet      by_c      from the symbols: uniform over the c - d symbols of the alphabet not seen there yet
+    c     size of the alphabet      by_c      from the symbols: uniform over the c - d of the alphabet not seen there yet
     m     out-degree of a state     by_bound  through the bound of its prior, which n and c can lower
 
-A state with d distinct symbols among v emissions has the evidence sum over m of P(m) m (m-1) ... (m-d+1) / m^v; ratios of it are
-tables in `Prior`. The out-degree is uniform over least..min(most, n - 1, c); "bound j" means that this minimum is
+A state with d distinct symbols among v emissions has the evidence sum over m of P(m) m (m-1) ... (m-d+1) / m^v; ratios of it
+are tables in `Prior`. The out-degree is uniform over least..min(most, n - 1, c); "bound j" means that this minimum is
 least_bound + j. Both standard profiles have one bound, but for n = 4 of `paper`.
 """
 

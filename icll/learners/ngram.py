@@ -61,97 +61,126 @@ class NGram:
         probs = np.zeros((*rows.shape, self.vocabulary.size))
         symbols, separator = len(self.vocabulary.symbols), self.vocabulary.separator_id
         backoff, add_one = self.smoothing == "backoff", self.smoothing == "add-one"
-        for row, out in zip(rows, probs, strict=True):
-            length = int(np.argmax(row == PAD)) if (row == PAD).any() else len(row)
-            _predict(row[:length], self.n, symbols, separator, backoff, add_one, self.spread == "uniform", out)
-        if self.normalize:
-            total = probs.sum(axis=-1, keepdims=True)
-            probs /= np.where(total > 0, total, 1)
+        lengths = (rows != PAD).sum(axis=1)
+        uniform = self.spread == "uniform"
+        _predict_all(rows, lengths, self.n, symbols, separator, backoff, add_one, uniform, self.normalize, probs)
         return torch.from_numpy(probs).to(tokens.device)
 
 
 @predictor("ngram")
 def _ngram(option: str | None, problems: Problems) -> Predictor:
-    try:
-        n = int(option if option is not None else 3)
-    except ValueError:
-        raise IcllError(f"ngram:{option}: the order must be a number, as in ngram:3") from None
-    return NGram(n, vocabulary=problems.vocabulary)
+    """`ngram`, `ngram:3`, `ngram:3:add-one`, `ngram:3:none`, `ngram:3:uniform`."""
+    order, _, variant = ("3" if option is None else option).partition(":")
+    if not order.isdecimal():
+        raise IcllError(f"ngram:{option}: the order must be a number, as in ngram:3")
+    if variant not in ("", "add-one", "none", "uniform"):
+        raise IcllError(f"ngram:{option}: write ngram:{order}:add-one, ngram:{order}:none or ngram:{order}:uniform")
+    smoothing = variant if variant in ("add-one", "none") else "backoff"
+    spread = "uniform" if variant == "uniform" else "counts"
+    return NGram(int(order), smoothing=smoothing, spread=spread, vocabulary=problems.vocabulary)
 
 
 @kernel
-def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, probs):  # type: ignore[no-untyped-def]
-    """One pass over a problem into probs [L, V].
+def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, normalize, probs):  # type: ignore[no-untyped-def]
+    """One pass over a problem into probs [L, V], which holds zeros.
 
-    The n-grams are a trie: a node is a run of items, `count` how often it occurred, `child[node, w]` the run with w behind it
-    (column 0 is the start mark). `last[k]` is the node of the last k items, -1 if the string is shorter: reading w turns
-    the node of the last k items into that of the last k + 1 with one look-up.
+    The n-grams are a trie: a node is a run of items, `count` how often it occurred; its children, one for each item that
+    followed, are a list through `child` and `sibling` (item 0 is the start mark). `last[k]` is the node of the last k items, -1 if
+    the string is shorter: reading an item turns the node of the last k items into that of the last k + 1 in one look-up.
     """
-    most = 1 + order * (tokens.size * order + order)  # every item of every string (start marks too) may add `order` nodes
-    child = np.full((min(most, 1024), symbols + 1), -1, np.int32)
-    count = np.zeros(child.shape[0], np.int64)
+    items = tokens.size + (order - 1) * (1 + (tokens == separator).sum())
+    size = 1 + order * items
+    item, count = np.empty(size, np.int32), np.empty(size, np.int32)
+    child, sibling = np.empty(size, np.int32), np.empty(size, np.int32)
+    item[0], child[0], sibling[0], count[0] = -1, -1, -1, 0
+    nodes = 1
+    first = np.full(symbols + 1, -1)  # the root's children by item, since they can be many
     last = np.full(order + 1, -1)
     last[0] = 0
-    nodes = 1
-    seen = np.zeros(symbols + 1, np.bool_)
+    seen = np.empty(symbols, np.int64)
     n_seen = 0
-    lower = np.empty(symbols + 1)
-    current = np.empty(symbols + 1)
+    given = np.full(symbols + 1, -1)  # the last row in which a symbol got its probability
     for t in range(-1, tokens.size):
-        if t >= 0 and tokens[t] != separator:
-            first_item, items = tokens[t], 1
-            if not seen[first_item]:
-                seen[first_item] = True
-                n_seen += 1
-        else:  # a new string: its start marks
-            first_item, items = 0, order - 1
+        new_string = t < 0 or tokens[t] == separator
+        w = 0 if new_string else tokens[t]
+        if new_string:
             last[1:] = -1
-        for _ in range(items):
-            if nodes + order > child.shape[0]:
-                more = child.shape[0]
-                child = np.concatenate((child, np.full((more, symbols + 1), -1, np.int32)))
-                count = np.concatenate((count, np.zeros(more, np.int64)))
+        elif first[w] < 0:
+            seen[n_seen] = w
+            n_seen += 1
+        for _ in range(order - 1 if new_string else 1):
             count[0] += 1
             for k in range(order - 1, -1, -1):
                 node = last[k]
-                if node >= 0:
-                    if child[node, first_item] < 0:
-                        child[node, first_item] = nodes
-                        nodes += 1
-                    last[k + 1] = child[node, first_item]
-                    count[last[k + 1]] += 1
+                if node < 0:
+                    continue
+                c = first[w] if k == 0 else child[node]
+                while c >= 0 and item[c] != w:
+                    c = sibling[c]
+                if c < 0:
+                    c = nodes
+                    item[c], count[c], child[c], sibling[c] = w, 0, -1, child[node]
+                    child[node] = c
+                    if k == 0:
+                        first[w] = c
+                    nodes += 1
+                count[c] += 1
+                last[k + 1] = c
         if t < 0:
             continue
+        row = probs[t]
         if n_seen == 0:
-            probs[t, 1 : symbols + 1] = 1.0 / symbols
+            row[1 : symbols + 1] = 1.0 / symbols
             continue
-        for n in range(1 if backoff else order, order + 1):
+        if add_one:
+            for q in range(n_seen):
+                row[seen[q]] = 1.0 / (count[last[order - 1]] + n_seen)
+        # From the highest order down: whoever was seen after the context gets c(h w) / c(h) times `scale`; the others wait for
+        # the next lower order. Whoever was seen after the longer context was seen after the shorter one, too.
+        scale = 1.0
+        beta = 1.0
+        for n in range(order, 0, -1):
             node = last[n - 1]
-            mass = 0.0  # of the symbols seen after this context
-            followers = 0
-            rest = 0.0  # what the next lower order gives the others
-            for w in range(1, symbols + 1):
-                c = 0
-                if child[node, w] >= 0:
-                    c = count[child[node, w]]
-                if add_one and seen[w]:
-                    c += 1
-                current[w] = c
-                if c > 0:
-                    mass += c
-                    followers += 1
-                elif seen[w] and n > 1:
-                    rest += lower[w]
             total = count[node] + (n_seen if add_one else 0)
-            for w in range(1, symbols + 1):
-                if current[w] > 0:
-                    current[w] = (mass / followers if uniform else current[w]) / total
-                elif not seen[w]:
-                    current[w] = 0.0
-                elif backoff:
-                    current[w] = (1.0 - mass / total) * lower[w] / rest
-                elif followers == 0:
-                    current[w] = 1.0 / n_seen
-            lower[:] = current
-        for w in range(1, symbols + 1):
-            probs[t, w] = current[w]
+            mass, higher = 0, 0  # counts of all followers, and of those served at a higher order
+            followers, served = 0, 0
+            c = child[node]
+            while c >= 0:
+                if item[c] > 0:
+                    mass += count[c]
+                    followers += 1
+                    if given[item[c]] == t:
+                        higher += count[c]
+                        served += 1
+                c = sibling[c]
+            each = mass / followers if uniform and followers else 0.0
+            if n < order:
+                everyone = mass / total if followers == n_seen else 1.0
+                scale *= beta / (everyone - (served * each if uniform else higher) / total)
+            c = child[node]
+            while c >= 0:
+                w = item[c]
+                if w > 0 and given[w] != t:
+                    given[w] = t
+                    row[w] += scale * (each if uniform else count[c]) / total
+                c = sibling[c]
+            beta = 1.0 - mass / total
+            if not backoff:
+                if followers == 0 and not add_one:
+                    for q in range(n_seen):
+                        row[seen[q]] = 1.0 / n_seen
+                break
+            if followers == n_seen:
+                break
+        if normalize:
+            mass_of_row = 0.0
+            for q in range(n_seen):
+                mass_of_row += row[seen[q]]
+            for q in range(n_seen):
+                row[seen[q]] /= mass_of_row
+
+
+@kernel
+def _predict_all(rows, lengths, order, symbols, separator, backoff, add_one, uniform, normalize, probs):  # type: ignore[no-untyped-def]
+    for b in range(lengths.size):
+        _predict(rows[b, : lengths[b]], order, symbols, separator, backoff, add_one, uniform, normalize, probs[b])

@@ -3,9 +3,9 @@
 ALERGIA puts the strings into a prefix tree and merges states whose continuations are statistically alike. The result here is a
 Markov chain whose states are labelled with the symbol that leads to them. It is learned anew after each whole string.
 
-To predict at every token, a state's estimate is mixed with the uniform distribution over the symbols seen so far, which has the
-weight of one observation. If the current string leaves the chain, the belief is spread over all states that are labelled with its
-last symbol, by how often each was visited; if there is none, every symbol seen so far is equally likely.
+To predict at every token, a state's estimate is mixed with the uniform distribution over the symbols seen so far, which has
+the weight of one observation. If the current string leaves the chain, the belief is spread over all states that are labelled
+with its last symbol, by how often each was visited; if there is none, every symbol seen so far is equally likely.
 """
 
 from __future__ import annotations
