@@ -34,7 +34,7 @@ $(VENV)/lint: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/icll data make --profile repo --train 2500 --seed 0 --out demo/data
 	$(BIN)/icll data show demo/data --problem 5 --picture demo/automaton.svg
-	$(BIN)/icll score uniform ngram:1 ngram:2 ngram:3 ngram:4 oracle --data demo/data --problems 100 --picture demo/scores.png
+	$(BIN)/icll score uniform ngram:2 ngram:3 bayes:300 oracle --data demo/data --problems 100 --picture demo/scores.png
 	@echo "done: look at demo/automaton.svg (a language) and demo/scores.png (how fast each learner learns it)"
 
 test: lint $(VENV)/test

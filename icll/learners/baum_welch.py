@@ -7,8 +7,8 @@ Glossary, for automaton states i, j, k = 0..N-1 (0 is the start):
     move[j, i, k]       A from H(i, j) to H(j, k); all other transitions are 0 (the transition mask): N^3 entries, not N^4
     emit[x, j, k]       B of symbol x in H(j, k)
 
-EM never turns a 0 into something else, so masks are kept by starting with them. Forward and backward variables are scaled at each
-step. The memory layout puts the last index innermost in every loop that carries the work.
+EM never turns a 0 into something else, so masks are kept by starting with them. Forward and backward variables are scaled at
+each step. The memory layout puts the last index innermost in every loop that carries the work.
 """
 
 from __future__ import annotations

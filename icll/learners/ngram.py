@@ -85,8 +85,8 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
     """One pass over a problem into probs [L, V], which holds zeros.
 
     The n-grams are a trie: a node is a run of items, `count` how often it occurred; its children, one for each item that
-    followed, are a list through `child` and `sibling` (item 0 is the start mark). `last[k]` is the node of the last k items, -1 if
-    the string is shorter: reading an item turns the node of the last k items into that of the last k + 1 in one look-up.
+    followed, are a list through `child` and `sibling` (item 0 is the start mark). `last[k]` is the node of the last k items, -1
+    if the string is shorter: reading an item turns the node of the last k items into that of the last k + 1 in one look-up.
     """
     items = tokens.size + (order - 1) * (1 + (tokens == separator).sum())
     size = 1 + order * items
