@@ -94,27 +94,29 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
     child, sibling = np.empty(size, np.int32), np.empty(size, np.int32)
     item[0], child[0], sibling[0], count[0] = -1, -1, -1, 0
     nodes = 1
-    first = np.full(symbols + 1, -1)  # the root's children by item, since they can be many
+    single = np.full(symbols + 1, -1)  # the root's children by item: they can be many
     last = np.full(order + 1, -1)
     last[0] = 0
     seen = np.empty(symbols, np.int64)
-    n_seen = 0
+    n_seen = read = 0
     given = np.full(symbols + 1, -1)  # the last row in which a symbol got its probability
     for t in range(-1, tokens.size):
         new_string = t < 0 or tokens[t] == separator
         w = 0 if new_string else tokens[t]
         if new_string:
             last[1:] = -1
-        elif first[w] < 0:
-            seen[n_seen] = w
-            n_seen += 1
+        else:
+            read += 1
+            if single[w] < 0:
+                seen[n_seen] = w
+                n_seen += 1
         for _ in range(order - 1 if new_string else 1):
             count[0] += 1
             for k in range(order - 1, -1, -1):
                 node = last[k]
                 if node < 0:
                     continue
-                c = first[w] if k == 0 else child[node]
+                c = np.int64(single[w] if k == 0 else child[node])
                 while c >= 0 and item[c] != w:
                     c = sibling[c]
                 if c < 0:
@@ -122,7 +124,7 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
                     item[c], count[c], child[c], sibling[c] = w, 0, -1, child[node]
                     child[node] = c
                     if k == 0:
-                        first[w] = c
+                        single[w] = c
                     nodes += 1
                 count[c] += 1
                 last[k + 1] = c
@@ -132,52 +134,59 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
         if n_seen == 0:
             row[1 : symbols + 1] = 1.0 / symbols
             continue
-        if add_one:
-            for q in range(n_seen):
-                row[seen[q]] = 1.0 / (count[last[order - 1]] + n_seen)
         # From the highest order down: whoever was seen after the context gets c(h w) / c(h) times `scale`; the others wait for
         # the next lower order. Whoever was seen after the longer context was seen after the shorter one, too.
-        scale = 1.0
-        beta = 1.0
+        scale = beta = 1.0
         for n in range(order, 0, -1):
             node = last[n - 1]
-            total = count[node] + (n_seen if add_one else 0)
-            mass, higher = 0, 0  # counts of all followers, and of those served at a higher order
-            followers, served = 0, 0
-            c = child[node]
-            while c >= 0:
-                if item[c] > 0:
-                    mass += count[c]
-                    followers += 1
-                    if given[item[c]] == t:
-                        higher += count[c]
+            total = np.float64(count[node])
+            mass = followers = 0
+            higher = served = 0  # those among them that were served at a higher order
+            if n == 1:
+                mass, followers = read, n_seen
+                for q in range(n_seen):
+                    if given[seen[q]] == t:
+                        higher += count[single[seen[q]]]
                         served += 1
-                c = sibling[c]
+            else:
+                c = np.int64(child[node])
+                while c >= 0:
+                    if item[c] > 0:
+                        mass += count[c]
+                        followers += 1
+                        if given[item[c]] == t:
+                            higher += count[c]
+                            served += 1
+                    c = sibling[c]
             each = mass / followers if uniform and followers else 0.0
             if n < order:
                 everyone = mass / total if followers == n_seen else 1.0
                 scale *= beta / (everyone - (served * each if uniform else higher) / total)
-            c = child[node]
+            elif add_one:  # every symbol seen has one more count, here and at no lower order
+                share = 1.0 / ((mass if normalize else total) + n_seen)
+                for q in range(n_seen):
+                    row[seen[q]] = share
+                scale = share * total
+            elif normalize and followers and (followers == n_seen or not backoff):
+                scale = total / mass  # nothing is left for a lower order
+            share = scale / total
+            if n == 1:
+                for q in range(n_seen):
+                    if given[seen[q]] != t:
+                        row[seen[q]] += share * (each if uniform else count[single[seen[q]]])
+                break
+            c = np.int64(child[node])
             while c >= 0:
-                w = item[c]
-                if w > 0 and given[w] != t:
-                    given[w] = t
-                    row[w] += scale * (each if uniform else count[c]) / total
+                if item[c] > 0 and given[item[c]] != t:
+                    given[item[c]] = t
+                    row[item[c]] += share * (each if uniform else count[c])
                 c = sibling[c]
             beta = 1.0 - mass / total
-            if not backoff:
-                if followers == 0 and not add_one:
-                    for q in range(n_seen):
-                        row[seen[q]] = 1.0 / n_seen
+            if not backoff and not add_one and followers == 0:
+                for q in range(n_seen):
+                    row[seen[q]] = 1.0 / n_seen
+            if not backoff or followers == n_seen:
                 break
-            if followers == n_seen:
-                break
-        if normalize:
-            mass_of_row = 0.0
-            for q in range(n_seen):
-                mass_of_row += row[seen[q]]
-            for q in range(n_seen):
-                row[seen[q]] /= mass_of_row
 
 
 @kernel
