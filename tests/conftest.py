@@ -1,5 +1,13 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+# Each parallel worker has a cache of compiled kernels of its own: two processes that compile one kernel for different types at
+# the same moment may give both the same file name in Numba's index, and one would then run the other's code.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / f"numba-{worker}")
+
 import pytest
 
 from icll.tasks import Splits, regbench
