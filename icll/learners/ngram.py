@@ -58,7 +58,7 @@ class NGram:
         """Token ids [B, L] to distributions [B, L, V] in float64."""
         check_tokens(tokens, self.vocabulary.size)
         rows = tokens.numpy(force=True).astype(np.int64)
-        probs = np.zeros((*rows.shape, self.vocabulary.size))
+        probs = np.empty((*rows.shape, self.vocabulary.size))
         symbols, separator = len(self.vocabulary.symbols), self.vocabulary.separator_id
         backoff, add_one = self.smoothing == "backoff", self.smoothing == "add-one"
         lengths = (rows != PAD).sum(axis=1)
@@ -80,116 +80,105 @@ def _ngram(option: str | None, problems: Problems) -> Predictor:
     return NGram(int(order), smoothing=smoothing, spread=spread, vocabulary=problems.vocabulary)
 
 
-@kernel
-def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, normalize, probs):  # type: ignore[no-untyped-def]
-    """One pass over a problem into probs [L, V], which holds zeros.
+@kernel(error_model="numpy")
+def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, normalize, nodes, probs):  # type: ignore[no-untyped-def]
+    """One pass over a problem into probs [L, V].
 
-    The n-grams are a trie: a node is a run of items, `count` how often it occurred; its children, one for each item that
-    followed, are a list through `child` and `sibling` (item 0 is the start mark). `last[k]` is the node of the last k items, -1
-    if the string is shorter: reading an item turns the node of the last k items into that of the last k + 1 in one look-up.
+    The contexts (runs of fewer than `order` items) are the nodes of a trie. For each of them `tally` has how often each item
+    followed, as a row over all token ids and, last, the start mark, and `child` the longer context that makes; `total` is how
+    often the context itself occurred, `mass` how often a symbol followed, and `who` lists the `followers` different ones.
+    `last[k]` is the node of the last k items, -1 if the string is shorter: reading an item turns the node of the last k items into
+    that of the last k + 1 in one look-up. Indices are unsigned, which spares a test for "from the end" at every access.
     """
-    items = tokens.size + (order - 1) * (1 + (tokens == separator).sum())
-    size = 1 + order * items
-    item, count = np.empty(size, np.int32), np.empty(size, np.int32)
-    child, sibling = np.empty(size, np.int32), np.empty(size, np.int32)
-    item[0], child[0], sibling[0], count[0] = -1, -1, -1, 0
-    nodes = 1
-    single = np.full(symbols + 1, -1)  # the root's children by item: they can be many
-    last = np.full(order + 1, -1)
+    tally, child, total, mass, followers, who = nodes
+    size = probs.shape[1]
+    last = np.full(order, -1)
+    scale = np.empty(order)
     last[0] = 0
-    seen = np.empty(symbols, np.int64)
-    n_seen = read = 0
-    given = np.full(symbols + 1, -1)  # the last row in which a symbol got its probability
+    n_nodes = 1
+    tally[0], child[0], total[0], mass[0], followers[0] = 0.0, -1, 0.0, 0.0, 0
     for t in range(-1, tokens.size):
         new_string = t < 0 or tokens[t] == separator
-        w = 0 if new_string else tokens[t]
         if new_string:
             last[1:] = -1
-        else:
-            read += 1
-            if single[w] < 0:
-                seen[n_seen] = w
-                n_seen += 1
+        w = np.uintp(size if new_string else tokens[t])  # the start mark stands after the token ids
         for _ in range(order - 1 if new_string else 1):
-            count[0] += 1
+            total[0] += 1.0
             for k in range(order - 1, -1, -1):
-                node = last[k]
-                if node < 0:
+                if last[k] < 0:
                     continue
-                c = np.int64(single[w] if k == 0 else child[node])
-                while c >= 0 and item[c] != w:
-                    c = sibling[c]
-                if c < 0:
-                    c = nodes
-                    item[c], count[c], child[c], sibling[c] = w, 0, -1, child[node]
-                    child[node] = c
-                    if k == 0:
-                        single[w] = c
-                    nodes += 1
-                count[c] += 1
-                last[k + 1] = c
+                node = np.uintp(last[k])
+                if not new_string:
+                    mass[node] += 1.0
+                    if tally[node, w] == 0.0:
+                        who[node, followers[node]] = w
+                        followers[node] += 1
+                tally[node, w] += 1.0
+                if k + 1 < order:
+                    c = child[node, w]
+                    if c < 0:
+                        c = child[node, w] = n_nodes
+                        n_nodes += 1
+                        tally[c], child[c], total[c], mass[c], followers[c] = 0.0, -1, 0.0, 0.0, 0
+                    total[c] += 1.0
+                    last[k + 1] = c
         if t < 0:
             continue
         row = probs[t]
+        n_seen = followers[0]
+        node = np.uintp(last[order - 1])
         if n_seen == 0:
-            row[1 : symbols + 1] = 1.0 / symbols
+            for v in range(size):
+                row[v] = 1.0 / symbols if 0 < v <= symbols else 0.0
             continue
-        # From the highest order down: whoever was seen after the context gets c(h w) / c(h) times `scale`; the others wait for
+        if add_one:  # every symbol seen has one more count, here and at no lower order
+            share = 1.0 / ((mass[node] if normalize else total[node]) + n_seen)
+            for v in range(size):
+                row[v] = share * (tally[node, v] + 1.0) if tally[0, v] > 0.0 else 0.0
+            continue
+        if not backoff and followers[node] == 0:
+            for v in range(size):
+                row[v] = 1.0 / n_seen if tally[0, v] > 0.0 else 0.0
+            continue
+        # From the highest order down: whoever was seen after the context gets its count there times `scale`; the others wait for
         # the next lower order. Whoever was seen after the longer context was seen after the shorter one, too.
-        scale = beta = 1.0
-        for n in range(order, 0, -1):
-            node = last[n - 1]
-            total = np.float64(count[node])
-            mass = followers = 0
-            higher = served = 0  # those among them that were served at a higher order
-            if n == 1:
-                mass, followers = read, n_seen
-                for q in range(n_seen):
-                    if given[seen[q]] == t:
-                        higher += count[single[seen[q]]]
-                        served += 1
+        n = order
+        whole = followers[node] == n_seen or not backoff  # nothing is left for a lower order
+        scale[n - 1] = 1.0 / (mass[node] if normalize and whole else total[node])
+        while not whole:
+            upper = node
+            n -= 1
+            node = np.uintp(last[n - 1])
+            whole = followers[node] == n_seen
+            served = 0.0  # the counts here of those who have their share
+            if uniform:
+                served = followers[upper] * mass[node] / max(followers[node], 1)
             else:
-                c = np.int64(child[node])
-                while c >= 0:
-                    if item[c] > 0:
-                        mass += count[c]
-                        followers += 1
-                        if given[item[c]] == t:
-                            higher += count[c]
-                            served += 1
-                    c = sibling[c]
-            each = mass / followers if uniform and followers else 0.0
-            if n < order:
-                everyone = mass / total if followers == n_seen else 1.0
-                scale *= beta / (everyone - (served * each if uniform else higher) / total)
-            elif add_one:  # every symbol seen has one more count, here and at no lower order
-                share = 1.0 / ((mass if normalize else total) + n_seen)
-                for q in range(n_seen):
-                    row[seen[q]] = share
-                scale = share * total
-            elif normalize and followers and (followers == n_seen or not backoff):
-                scale = total / mass  # nothing is left for a lower order
-            share = scale / total
-            if n == 1:
-                for q in range(n_seen):
-                    if given[seen[q]] != t:
-                        row[seen[q]] += share * (each if uniform else count[single[seen[q]]])
-                break
-            c = np.int64(child[node])
-            while c >= 0:
-                if item[c] > 0 and given[item[c]] != t:
-                    given[item[c]] = t
-                    row[item[c]] += share * (each if uniform else count[c])
-                c = sibling[c]
-            beta = 1.0 - mass / total
-            if not backoff and not add_one and followers == 0:
-                for q in range(n_seen):
-                    row[seen[q]] = 1.0 / n_seen
-            if not backoff or followers == n_seen:
-                break
+                for q in range(followers[upper]):
+                    served += tally[node, np.uintp(who[upper, q])]
+            rest = total[upper] - mass[upper]  # beta, in counts of the higher order
+            scale[n - 1] = scale[n] * rest / ((mass[node] if whole else total[node]) - served)
+        for v in range(size):
+            row[v] = 0.0 if uniform else scale[n - 1] * tally[node, v]
+        for k in range(n - 1 if uniform else n, order):
+            node = np.uintp(last[k])
+            share = scale[k] * mass[node] / max(followers[node], 1)
+            for q in range(followers[node]):
+                v = np.uintp(who[node, q])
+                row[v] = share if uniform else scale[k] * tally[node, v]
 
 
 @kernel
 def _predict_all(rows, lengths, order, symbols, separator, backoff, add_one, uniform, normalize, probs):  # type: ignore[no-untyped-def]
+    most = 0
     for b in range(lengths.size):
-        _predict(rows[b, : lengths[b]], order, symbols, separator, backoff, add_one, uniform, normalize, probs[b])
+        strings = 1 + (rows[b, : lengths[b]] == separator).sum()
+        most = max(most, lengths[b] + (order - 1) * strings)
+    most = 1 + (order - 1) * most  # nodes of the largest trie
+    size = probs.shape[2]
+    tally, child, who = np.empty((most, size + 1)), np.empty((most, size + 1), np.int32), np.empty((most, size), np.int32)
+    nodes = tally, child, np.empty(most), np.empty(most), np.empty(most, np.int32), who
+    for b in range(lengths.size):
+        tokens = rows[b, : lengths[b]]
+        _predict(tokens, order, symbols, separator, backoff, add_one, uniform, normalize, nodes, probs[b])
+        probs[b, lengths[b] :] = 0.0
