@@ -87,8 +87,8 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
     The contexts (runs of fewer than `order` items) are the nodes of a trie. For each of them `tally` has how often each item
     followed, as a row over all token ids and, last, the start mark, and `child` the longer context that makes; `total` is how
     often the context itself occurred, `mass` how often a symbol followed, and `who` lists the `followers` different ones.
-    `last[k]` is the node of the last k items, -1 if the string is shorter: reading an item turns the node of the last k items into
-    that of the last k + 1 in one look-up. Indices are unsigned, which spares a test for "from the end" at every access.
+    `last[k]` is the node of the last k items, -1 if the string is shorter: reading an item turns the node of the last k items
+    into that of the last k + 1 in one look-up. Indices are unsigned, which spares a test for "from the end" at every access.
     """
     tally, child, total, mass, followers, who = nodes
     size = probs.shape[1]
@@ -140,8 +140,8 @@ def _predict(tokens, order, symbols, separator, backoff, add_one, uniform, norma
             for v in range(size):
                 row[v] = 1.0 / n_seen if tally[0, v] > 0.0 else 0.0
             continue
-        # From the highest order down: whoever was seen after the context gets its count there times `scale`; the others wait for
-        # the next lower order. Whoever was seen after the longer context was seen after the shorter one, too.
+        # From the highest order down: whoever was seen after the context gets its count there times `scale`; the others wait
+        # for the next lower order. Whoever was seen after the longer context was seen after the shorter one, too.
         n = order
         whole = followers[node] == n_seen or not backoff  # nothing is left for a lower order
         scale[n - 1] = 1.0 / (mass[node] if normalize and whole else total[node])
