@@ -1,0 +1,34 @@
+"""Token mixers, one file for each architecture, and where they are found by name."""
+
+from .attention import Attention
+from .base import ARCHITECTURES, Architecture, Mixer, Mixing, architecture, can_step, find_architecture, make_mixer
+from .gla import GatedLinearAttention
+from .h3 import H3
+from .hyena import Hyena
+from .linear_transformer import LinearAttention
+from .lstm import Lstm
+from .mamba import Mamba
+from .retnet import Retention
+from .rwkv import Rwkv
+from .s4 import S4
+
+__all__ = [
+    "ARCHITECTURES",
+    "H3",
+    "S4",
+    "Architecture",
+    "Attention",
+    "GatedLinearAttention",
+    "Hyena",
+    "LinearAttention",
+    "Lstm",
+    "Mamba",
+    "Mixer",
+    "Mixing",
+    "Retention",
+    "Rwkv",
+    "architecture",
+    "can_step",
+    "find_architecture",
+    "make_mixer",
+]

@@ -1,0 +1,346 @@
+"""The skeleton all models share: embed, blocks of mixer and feed-forward, project to the vocabulary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from .errors import IcllError, unknown, whole
+from .mixers import Architecture, Mixing, can_step, find_architecture, make_mixer
+from .predictors import check_tokens
+from .tokens import VOCAB_SIZE
+
+INITS = ("native", "authors")
+STACKED_WRONGLY = ("lstm", "mamba")  # the models whose published curves carry the authors' wiring bug
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that determines a model but its weights. `options` are those of the mixer, such as `value_gate` of gla."""
+
+    model: str
+    d_model: int = 64
+    n_layers: int = 2
+    n_heads: int = 2
+    vocab_size: int = VOCAB_SIZE
+    max_length: int = 1024  # of learned positions, and the unit of Hyena's filters
+    dropout: float = 0.0  # of the embedding and of softmax attention
+    ff_width: int | None = None  # default: 4 d, or 8/3 d for swiglu, which has three maps
+    tie: bool = True  # one matrix for embedding and output
+    init: str = "native"  # a mixer owns its initialisation; "authors" overwrites it as their wrapper did
+    authors_bug: bool = False  # lstm and mamba: every layer reads the embedding, only the last one counts
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "n_layers", "n_heads", "vocab_size", "max_length"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        if self.ff_width is not None:
+            whole("ff_width", self.ff_width, 1)
+        if not 0 <= self.dropout < 1:
+            raise IcllError(f"dropout must be from 0 to below 1, not {self.dropout}")
+        if self.init not in INITS:
+            raise unknown("init", self.init, INITS)
+        if self.authors_bug and self.model not in STACKED_WRONGLY:
+            raise IcllError(f"authors_bug is of {' and '.join(STACKED_WRONGLY)} alone, not of {self.model}: leave it out")
+
+
+class Output(NamedTuple):
+    """What a model returns on request: logits [B, L, V], the residual stream after every layer, and the mixing matrices."""
+
+    logits: torch.Tensor
+    hidden: list[torch.Tensor] | None  # [layers][B, L, D]
+    mixing: list[torch.Tensor | None] | None  # [layers][B, heads or channels, L, L], None for a mixer that has none
+
+
+class ModelState(NamedTuple):
+    """What one token at a time needs of the past: how many tokens were read, and each layer's recurrent state."""
+
+    position: int
+    layers: tuple[Any, ...]
+
+
+class FeedForward(nn.Module):
+    """gelu: W_2 gelu(W_1 x); swiglu: W_2 (silu(W_1 x) * W_3 x), without biases as in Llama."""
+
+    def __init__(self, kind: str, d_model: int, width: int):
+        super().__init__()
+        self.gated = kind == "swiglu"
+        self.up = nn.Linear(d_model, 2 * width if self.gated else width, bias=not self.gated)
+        self.out = nn.Linear(width, d_model, bias=not self.gated)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.up(x)
+        if self.gated:
+            gate, x = x.chunk(2, -1)
+            return self.out(F.silu(gate) * x)
+        return self.out(F.gelu(x))
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then x + feed_forward(norm(x)); a part the architecture lacks is left out."""
+
+    def __init__(self, config: ModelConfig, architecture: Architecture, layer: int):
+        super().__init__()
+        d = self.d_model = config.d_model
+        given = {
+            "d_model": d, "n_heads": config.n_heads, "n_layers": config.n_layers, "layer": layer,
+            "max_length": config.max_length, "dropout": config.dropout,
+        }  # fmt: skip
+        self.residual = architecture.residual and not config.authors_bug
+        norm = None if config.authors_bug else architecture.norm
+        self.mixer_norm = make_norm(norm, d)
+        self.mixer: Any = make_mixer(architecture, given, config.options)
+        self.feed_forward = None
+        if architecture.feed_forward is not None:
+            gated = architecture.feed_forward == "swiglu"
+            width = config.ff_width or (-(-8 * d // 24) * 8 if gated else 4 * d)
+            self.ff_norm = make_norm(norm, d)
+            self.feed_forward = FeedForward(architecture.feed_forward, d, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._close(x, self.mixer(self.mixer_norm(x)))
+
+    def _close(self, x: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        x = x + mixed if self.residual else mixed
+        return x if self.feed_forward is None else x + self.feed_forward(self.ff_norm(x))
+
+    def mixing(self, x: torch.Tensor) -> Mixing | None:
+        return self.mixer.mixing(self.mixer_norm(x)) if hasattr(self.mixer, "mixing") else None
+
+    def initial_state(self, batch_size: int) -> Any:
+        """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
+        if can_step(self.mixer):
+            return self.mixer.initial_state(batch_size)
+        like = next(self.mixer.parameters())
+        return torch.zeros(batch_size, 0, self.d_model, dtype=like.dtype, device=like.device)
+
+    def step(self, x: torch.Tensor, recurrent_state: Any) -> tuple[torch.Tensor, Any]:
+        inner = self.mixer_norm(x)
+        if can_step(self.mixer):
+            mixed, recurrent_state = self.mixer.step(inner, recurrent_state)
+        else:
+            recurrent_state = torch.cat([recurrent_state, inner[:, None]], 1)
+            mixed = self.mixer(recurrent_state)[:, -1]
+        return self._close(x, mixed), recurrent_state
+
+
+class Model(nn.Module):
+    """A sequence model of any architecture: token ids [B, L] to logits [B, L, V]. Also a predictor."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.name = config.model
+        architecture = find_architecture(config.model)
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = nn.Embedding(config.max_length, config.d_model) if architecture.positions else None
+        self.blocks: list[Block] = nn.ModuleList(  # type: ignore[assignment]
+            Block(config, architecture, layer) for layer in range(config.n_layers)
+        )
+        self.final_norm = make_norm(None if config.authors_bug else architecture.norm, config.d_model)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self._initialise()
+        if config.tie:
+            self.output.weight = self.embedding.weight
+
+    def _initialise(self) -> None:
+        """N(0, 0.02), maps back into the residual stream smaller by the number of them. The mixers are left as they made
+        themselves, unless the authors' wrapper is asked for, which went over everything."""
+        mixers = {id(m) for block in self.blocks for m in block.mixer.modules()}
+        overwrite = self.config.init == "authors"
+        for name, module in self.named_modules():
+            if not isinstance(module, nn.Linear | nn.Embedding) or (id(module) in mixers and not overwrite):
+                continue
+            into_stream = name.endswith((".mixer.out", ".feed_forward.out"))
+            nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.config.n_layers) if into_stream else 0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(
+        self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False
+    ) -> Any:  # logits, or an Output if anything else is asked for
+        x = self._embed(tokens, 0)
+        embedded, hidden, mixing = x, [], []
+        blocks = self.blocks if return_hidden or return_mixing or not self.config.authors_bug else self.blocks[-1:]
+        for block in blocks:
+            source = embedded if self.config.authors_bug else x
+            if return_mixing:
+                matrices = block.mixing(source)
+                mixing.append(None if matrices is None else matrices.weights)
+            x = block(source)
+            hidden.append(x)
+        logits = self.output(self.final_norm(x))
+        if not (return_hidden or return_mixing):
+            return logits
+        return Output(logits, hidden if return_hidden else None, mixing if return_mixing else None)
+
+    def _embed(self, tokens: torch.Tensor, start: int) -> torch.Tensor:
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            end = start + tokens.shape[1]
+            if end > self.config.max_length:
+                raise IcllError(
+                    f"{end} tokens are more than the {self.config.max_length} positions of this model: "
+                    f"build it with max_length={end} or more"
+                )
+            x = x + self.positions.weight[start:end]
+        return F.dropout(x, self.config.dropout, self.training)
+
+    def predict(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Distributions of the next token, [B, L, V], without dropout or gradients."""
+        check_tokens(tokens, self.config.vocab_size)
+        with evaluating(self):
+            return self(tokens.to(self.embedding.weight.device)).float().softmax(-1).to(tokens.device)
+
+    def initial_state(self, batch_size: int) -> ModelState:
+        """The state before the first token."""
+        blocks = [block.initial_state(batch_size) for block in self.blocks]
+        return ModelState(0, tuple(blocks))
+
+    def step(self, tokens: torch.Tensor, state: ModelState) -> tuple[torch.Tensor, ModelState]:
+        """One token for each problem, [B], to the logits [B, V] of the next one. States are never changed in place."""
+        x = embedded = self._embed(tokens[:, None], state.position)[:, 0]
+        layers = []
+        for block, recurrent_state in zip(self.blocks, state.layers, strict=True):
+            x, recurrent_state = block.step(embedded if self.config.authors_bug else x, recurrent_state)
+            layers.append(recurrent_state)
+        return self.output(self.final_norm(x)), ModelState(state.position + 1, tuple(layers))
+
+    def generate(
+        self,
+        tokens: torch.Tensor,
+        n: int,
+        *,
+        temperature: float = 1.0,
+        forbid: tuple[int, ...] = (0,),
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Continue the prompts [B, L] by n tokens: [B, L + n]. temperature 0 takes the likeliest; padding is never produced."""
+        check_tokens(tokens, self.config.vocab_size)
+        if tokens.shape[1] == 0:
+            raise IcllError("the prompt is empty: give at least one token")
+        if temperature < 0:
+            raise IcllError(f"temperature must be 0 or more, not {temperature}")
+        whole("the number of tokens to generate", n, 0)
+        with evaluating(self):
+            state = self.initial_state(len(tokens))
+            for t in range(tokens.shape[1]):
+                logits, state = self.step(tokens[:, t], state)
+            out = [tokens]
+            for i in range(n):
+                logits = logits.float()
+                logits[:, list(forbid)] = float("-inf")
+                if temperature == 0:
+                    new = logits.argmax(-1)
+                else:
+                    new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+                out.append(new[:, None])
+                if i + 1 < n:
+                    logits, state = self.step(new, state)
+            return torch.cat(out, 1)
+
+    def n_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def state_bytes(self, length: int = 1) -> int:
+        """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`."""
+        with evaluating(self):
+            token = torch.zeros(1, dtype=torch.long, device=self.embedding.weight.device)
+            sizes, state = [], self.initial_state(1)
+            for _ in range(min(length, 2)):
+                _, state = self.step(token, state)
+                sizes.append(_bytes(state.layers))
+        return sizes[0] if length == 1 else sizes[1] + (length - 2) * (sizes[1] - sizes[0])
+
+    def flops_per_token(self, length: int) -> float:
+        """Of the forward pass, in the mean over `length` tokens: linear maps and mixing, without norms and activations."""
+        total = 2.0 * self.output.weight.numel()
+        for block in self.blocks:
+            mixer = block.mixer
+            if hasattr(mixer, "operator_flops"):
+                total += mixer.operator_flops(length) + _linear_flops(mixer)  # type: ignore[operator,arg-type]
+            else:
+                total += _counted_flops(mixer, length, self.config.d_model)  # type: ignore[arg-type]
+            if block.feed_forward is not None:
+                total += _linear_flops(block.feed_forward)  # type: ignore[arg-type]
+        return total
+
+
+def build_model(
+    name: str,
+    *,
+    d_model: int = 64,
+    n_layers: int = 2,
+    n_heads: int = 2,
+    vocab_size: int = VOCAB_SIZE,
+    max_length: int = 1024,
+    dropout: float = 0.0,
+    ff_width: int | None = None,
+    tie: bool = True,
+    init: str = "native",
+    authors_bug: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> Model:
+    """A model by its architecture's name, or `package.module:Class` for a mixer of your own; `options` are the mixer's.
+
+    With a seed the weights depend on it alone, and torch's generator is left as it was.
+    """
+    config = ModelConfig(
+        name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug, options
+    )  # fmt: skip
+    return model_of(config, seed)
+
+
+def model_of(config: ModelConfig, seed: int | None = None) -> Model:
+    """The model of a config."""
+    if seed is None:
+        return Model(config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Model(config)
+
+
+def make_norm(kind: str | None, d_model: int) -> nn.Module:
+    if kind is None:
+        return nn.Identity()
+    return {"layer": nn.LayerNorm, "rms": nn.RMSNorm}[kind](d_model, eps=1e-5)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards the module is as it was."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)
+
+
+def _bytes(state: Any) -> int:
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    return sum(map(_bytes, state)) if isinstance(state, tuple | list) else 0
+
+
+def _linear_flops(module: nn.Module) -> float:
+    return sum(2.0 * m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
+
+
+def _counted_flops(mixer: nn.Module, length: int, d_model: int) -> float:
+    """What torch counts for a mixer that does not say."""
+    like = next(mixer.parameters())
+    counter = FlopCounterMode(display=False)
+    with evaluating(mixer), counter:
+        mixer(torch.zeros(1, length, d_model, dtype=like.dtype, device=like.device))
+    return counter.get_total_flops() / length

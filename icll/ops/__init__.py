@@ -1,0 +1,33 @@
+"""Operators: each with a slow, obvious form (`naive_*`) beside the fast one. Tensors are [B, L, ...] throughout."""
+
+from .convolution import diagonal_filter, long_convolve, naive_diagonal_filter, naive_long_convolve, short_convolve, toeplitz
+from .linear_attention import (
+    attention_linear_attend,
+    chunked_linear_attend,
+    linear_attend,
+    linear_weights,
+    naive_linear_attend,
+)
+from .selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan
+from .wkv import naive_wkv, parallel_wkv, wkv, wkv_weights
+
+__all__ = [
+    "attention_linear_attend",
+    "chunked_linear_attend",
+    "chunked_selective_scan",
+    "diagonal_filter",
+    "linear_attend",
+    "linear_weights",
+    "long_convolve",
+    "naive_diagonal_filter",
+    "naive_linear_attend",
+    "naive_long_convolve",
+    "naive_selective_scan",
+    "naive_wkv",
+    "parallel_wkv",
+    "selective_scan",
+    "short_convolve",
+    "toeplitz",
+    "wkv",
+    "wkv_weights",
+]
