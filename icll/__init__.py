@@ -13,6 +13,7 @@ from .tokens import PAD, SEP, VOCAB_SIZE, decode, encode
 
 if TYPE_CHECKING:
     from .learners import make_predictor
+    from .model import Model, build_model
     from .predictors import Oracle, Predictor, Uniform, compare, evaluate
 
 __version__ = "0.1.0"
@@ -22,17 +23,20 @@ __all__ = [
     "SEP",
     "VOCAB_SIZE",
     "IcllError",
+    "Model",
     "Oracle",
     "Predictor",
     "Uniform",
+    "build_model",
     "compare",
     "decode",
     "encode",
     "evaluate",
     "make_predictor",
 ]
-_HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors") | {"make_predictor": "learners"}
-_ROOMS = {"languages", "learners", "metrics", "predictors", "report", "tasks"}
+_HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors")
+_HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners"}
+_ROOMS = {"languages", "learners", "metrics", "mixers", "model", "ops", "predictors", "report", "tasks"}
 
 
 def __getattr__(name: str) -> Any:
