@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from ..jit import kernel
 from .cpu import FAST, arrays, exp, on_cpu, over_batch, same_dtype
+from .gpu import fast_linear_attend
 
 Decay = torch.Tensor | None
 
@@ -23,9 +24,12 @@ Decay = torch.Tensor | None
 def linear_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_decay: Decay = None, log_value_decay: Decay = None
 ) -> torch.Tensor:
-    """In O(L K V) time and O(L (K + V)) memory: a kernel on the CPU that keeps S in the cache, chunks elsewhere."""
+    """In O(L K V) time and O(L (K + V)) memory: a kernel on the CPU that keeps S in the cache, chunks or fla's kernels elsewhere."""
     dtype = v.dtype
     if not on_cpu(q, k, v):
+        fast = fast_linear_attend(q, k, v, log_decay) if log_value_decay is None else None
+        if fast is not None:
+            return fast
         return chunked_linear_attend(q, k, v, log_decay, log_value_decay).to(dtype)
     q, k, v = same_dtype(q, k, v)
     # The kernel's gradient of a decay is that of one for each token and channel; autograd adds up what was expanded.

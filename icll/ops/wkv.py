@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from ..jit import kernel
 from .cpu import BLOCK, CHUNK, FAST, arrays, exp, on_cpu, over_batch, same_dtype
+from .gpu import fast_wkv
 
 _LOWEST = -1e30  # the exponent of nothing
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -25,7 +26,10 @@ def wkv(w: torch.Tensor, u: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> t
     """In O(L D) time: a kernel on the CPU, a parallel scan elsewhere."""
     dtype = v.dtype
     w, u, k, v = same_dtype(w, u, k, v)
-    return (_Wkv.apply(w, u, k, v) if on_cpu(w, u, k, v) else parallel_wkv(w, u, k, v)).to(dtype)
+    if on_cpu(w, u, k, v):
+        return _Wkv.apply(w, u, k, v).to(dtype)
+    fast = fast_wkv(w, u, k, v)
+    return (parallel_wkv(w, u, k, v) if fast is None else fast).to(dtype)
 
 
 def naive_wkv(w: torch.Tensor, u: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
