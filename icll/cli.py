@@ -353,8 +353,8 @@ def models(
             "forms": list(getattr(mixer, "forms", [])),
         }
         rows.append(row)
-        cells = [f"{row['parameters']:,}", f"{row['flops_per_token']:,.0f}", f"{row['state_bytes']:,}", row["state"]]
-        table.append([name, *cells, ", ".join(row["forms"])])
+        numbers = [f"{row[key]:,.0f}" for key in ("parameters", "flops_per_token", "state_bytes")]
+        table.append([name, *numbers, str(row["state"]), ", ".join(getattr(mixer, "forms", []))])
     if json_:
         settings = {"d_model": d_model, "layers": layers, "heads": heads, "vocab_size": vocab_size, "length": length}
         _print_json({**settings, "models": rows})

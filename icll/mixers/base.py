@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -73,6 +74,12 @@ class Mixer(nn.Module):
         """Zeros like the mixer's parameters."""
         like = next(self.parameters())
         return torch.zeros(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+def full_precision(like: torch.Tensor) -> AbstractContextManager[object]:
+    """Without autocast: for filters and recurrences whose errors add up over the length."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def can_step(mixer: nn.Module) -> bool:

@@ -58,7 +58,7 @@ class GatedLinearAttention(Mixer):
         return split(self.q(x)) / math.sqrt(self.k_width), split(self.k(x)), split(self.v(x)), alpha, beta
 
     def _close(self, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        z = self.norm(z.unflatten(-1, (self.n_heads, -1))).flatten(-2)
+        z = self.norm(z.unflatten(-1, (self.n_heads, -1)).to(self.norm.weight.dtype)).flatten(-2)
         return self.out(F.silu(self.gate(x)) * z)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..errors import whole
 from ..ops.convolution import long_convolve, naive_long_convolve, short_convolve, toeplitz
-from .base import Mixer, Mixing, architecture
+from .base import Mixer, Mixing, architecture, full_precision
 
 WIDTH = 64  # of the filter's network
 FEATURES = 5  # of a position: itself, two cosines and two sines
@@ -66,7 +66,8 @@ class Hyena(Mixer):
         bands = torch.linspace(1e-4, (FEATURES - 1) // 2 - 1, (FEATURES - 1) // 2, device=t.device, dtype=t.dtype)
         angle = 2 * math.pi * at[:, None] / self.max_length * bands
         features = torch.cat([t, angle.cos(), -angle.sin()], -1)
-        made = self.filter_out(self.filter(features)).T.unflatten(0, (self.order - 1, -1))  # [order - 1, D, L]
+        with full_precision(features):
+            made = self.filter_out(self.filter(features)).T.unflatten(0, (self.order - 1, -1))  # [order - 1, D, L]
         made = made * torch.exp(-t.T * self.decay[:, None])
         return made + F.pad(self.skip[..., None], (0, length - 1))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .base import Mixer, architecture
+from .base import Mixer, architecture, full_precision
 
 
 @architecture("lstm", norm=None, feed_forward=None, residual=False)
@@ -27,7 +27,8 @@ class Lstm(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.form == "fast":
-            return self.lstm(x)[0]
+            with full_precision(x):  # not every processor has this layer in half precision
+                return self.lstm(x.to(self.lstm.weight_ih_l0.dtype))[0].to(x.dtype)
         state = self.initial_state(len(x))
         y = []
         for t in range(x.shape[1]):

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..errors import unknown
 from ..ops.convolution import diagonal_filter, diagonal_step, long_convolve
+from .base import full_precision
 
 INITS = ("lin", "inv", "legs")
 
@@ -61,7 +62,7 @@ class DiagonalStateSpace(nn.Module):
 
     def filters(self, length: int) -> torch.Tensor:
         """The convolution's filters with the skip as part of them, [D, length]."""
-        with torch.autocast(self.skip.device.type, enabled=False):
+        with full_precision(self.skip):
             return diagonal_filter(*self.discrete(), length) + nn.functional.pad(self.skip[:, None], (0, length - 1))
 
     def forward(self, x: torch.Tensor, form: str = "convolution") -> torch.Tensor:

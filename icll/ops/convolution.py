@@ -17,9 +17,8 @@ def long_convolve(x: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:
     filters = filters[:, :L]
     size = _quick_length(L + filters.shape[1] - 1)
     dtype = torch.float64 if torch.float64 in (x.dtype, filters.dtype) else torch.float32  # there is no half-precision FFT
-    with torch.autocast(x.device.type, enabled=False):
-        spectrum = torch.fft.rfft(x.mT.to(dtype).contiguous(), n=size) * torch.fft.rfft(filters.to(dtype), n=size)
-        return torch.fft.irfft(spectrum, n=size)[..., :L].mT.to(x.dtype)
+    spectrum = torch.fft.rfft(x.mT.to(dtype).contiguous(), n=size) * torch.fft.rfft(filters.to(dtype), n=size)
+    return torch.fft.irfft(spectrum, n=size)[..., :L].mT.to(x.dtype)
 
 
 def naive_long_convolve(x: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:

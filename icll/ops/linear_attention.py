@@ -24,7 +24,7 @@ Decay = torch.Tensor | None
 def linear_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_decay: Decay = None, log_value_decay: Decay = None
 ) -> torch.Tensor:
-    """In O(L K V) time and O(L (K + V)) memory: a kernel on the CPU that keeps S in the cache, chunks or fla's kernels elsewhere."""
+    """In O(L K V) time and O(L (K + V)) memory: a kernel on the CPU that keeps S in the cache, chunks elsewhere."""
     dtype = v.dtype
     if not on_cpu(q, k, v):
         fast = fast_linear_attend(q, k, v, log_decay) if log_value_decay is None else None
