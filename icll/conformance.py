@@ -1,4 +1,4 @@
-"""Does a mixer keep the contract? Each check says what holds or what does not; `icll check package.module:Class` prints them."""
+"""Does a mixer keep the contract? Each check says what holds or what does not; `icll check` prints them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,12 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / f"numba-{worker}")
 
 import pytest
+import torch
 
 from icll.tasks import Splits, regbench
+
+if worker:  # two workers with two threads each would wait for each other on two cores
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -188,3 +189,38 @@ def test_every_command_has_help_with_an_example(capsys):
     for command in ("data make", "data show", "data export", "score"):
         main([*command.split(), "--help"])
         assert "Example:" in capsys.readouterr().out
+
+
+def test_models(capsys):
+    out = run(capsys, "models", "--d-model", "32", "--layers", "1", "--length", "100")
+    rows = {line.split()[0]: line for line in out.splitlines()[2:]}
+    assert {"transformer", "mamba", "hyena"} <= set(rows)
+    assert "grows" in rows["transformer"] and "constant" in rows["mamba"] and "prefix kept" in rows["hyena"]
+    made = json.loads(run(capsys, "models", "retnet", "--json"))
+    assert made["models"][0]["model"] == "retnet" and made["models"][0]["parameters"] > 0
+
+
+def test_check(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = run(capsys, "check", "gla", "--option", "value_gate=true")
+    assert "holds   causal, by gradient" in out and "FAILS" not in out
+    (tmp_path / "acausal.py").write_text(
+        "from torch import nn\nclass Mixer(nn.Linear):\n"
+        "    def __init__(self, d_model): super().__init__(d_model, d_model)\n"
+        "    def forward(self, x): return super().forward(x + x.mean(1, keepdim=True))\n"
+    )
+    command = [str(Path(sys.executable).with_name("icll"))]
+    done = subprocess.run([*command, "check", "acausal:Mixer"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "FAILS   causal, by perturbation" in done.stdout
+    assert done.stderr.startswith("icll: acausal:Mixer fails") and len(done.stderr.splitlines()) == 1
+    assert "causal, by perturbation: changing token" in done.stderr
+    for arguments, message in (
+        (["check", "nowhere:Mixer"], "cannot import 'nowhere'"),
+        (["check", "gla", "--option", "value_gate"], "write name=value"),
+        (["models", "tranformer"], "did you mean 'transformer'"),
+        (["models", "transformer", "--d-model", "30", "--heads", "4"], "not divisible"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            main(arguments)
+        captured = capsys.readouterr().err
+        assert error.value.code == 2 and message in captured and captured.count("\n") == 1

@@ -13,10 +13,9 @@ import math
 import torch
 from torch import nn
 
-from ..errors import whole
 from ..ops.convolution import long_convolve, short_step, toeplitz
 from .base import Mixer, Mixing, architecture
-from .state_space import DiagonalStateSpace
+from .state_space import LowRankStateSpace, make_state_space
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -24,16 +23,17 @@ State = tuple[torch.Tensor, torch.Tensor]
 @architecture("h3")
 class H3(Mixer):
     forms = ("convolution", "recurrent")
-    slow_parameters = ("shift", *(f"ssm.{name}" for name in DiagonalStateSpace.parameters_to_train_slowly))
+    slow_parameters = ("shift", *(f"ssm.{name}" for name in LowRankStateSpace.train_slowly))
 
-    def __init__(self, d_model: int, states: int = 64, spectrum: str = "lin", form: str | None = None):
+    def __init__(
+        self, d_model: int, states: int = 64, spectrum: str = "lin", structure: str = "diagonal", form: str | None = None
+    ):
         super().__init__()
         self.choose_form(form)
-        states = whole("states", states, 2)
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.shift = nn.Parameter(torch.randn(d_model, states) / math.sqrt(states))
         self.shift_skip = nn.Parameter(torch.randn(d_model))
-        self.ssm = DiagonalStateSpace(d_model, states, spectrum)
+        self.ssm = make_state_space(d_model, states, spectrum, structure)
         self.out = nn.Linear(d_model, d_model)
 
     def _shift(self) -> torch.Tensor:

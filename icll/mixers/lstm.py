@@ -28,7 +28,7 @@ class Lstm(Mixer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.form == "fast":
             with full_precision(x):  # not every processor has this layer in half precision
-                return self.lstm(x.to(self.lstm.weight_ih_l0.dtype))[0].to(x.dtype)
+                return self.lstm(x.to(next(self.parameters()).dtype))[0].to(x.dtype)
         state = self.initial_state(len(x))
         y = []
         for t in range(x.shape[1]):

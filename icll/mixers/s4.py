@@ -1,7 +1,9 @@
-"""S4 in its diagonal variant, S4D (appendix A.7): a state-space model for each channel, then a gated linear map.
+"""S4 (appendix A.7): a state-space model for each channel, then a gated linear map.
 
-u    state-space model of x, see state_space.py    [B, L, D]
-y    glu(W gelu(u)), W to 2 D
+    u    state-space model of x, see state_space.py    [B, L, D]
+    y    glu(W gelu(u)), W to 2 D
+
+The authors ran the diagonal variant, S4D, the default here; `structure="dplr"` is the original.
 """
 
 from __future__ import annotations
@@ -10,21 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..errors import whole
 from ..ops.convolution import toeplitz
 from .base import Mixer, Mixing, architecture
-from .state_space import DiagonalStateSpace
+from .state_space import LowRankStateSpace, make_state_space
 
 
 @architecture("s4")
 class S4(Mixer):
     forms = ("convolution", "recurrent")
-    slow_parameters = tuple(f"ssm.{name}" for name in DiagonalStateSpace.parameters_to_train_slowly)
+    slow_parameters = tuple(f"ssm.{name}" for name in LowRankStateSpace.train_slowly)
 
-    def __init__(self, d_model: int, states: int = 64, spectrum: str = "lin", form: str | None = None):
+    def __init__(
+        self, d_model: int, states: int = 64, spectrum: str = "lin", structure: str = "diagonal", form: str | None = None
+    ):
         super().__init__()
         self.choose_form(form)
-        self.ssm = DiagonalStateSpace(d_model, whole("states", states, 2), spectrum)
+        self.ssm = make_state_space(d_model, states, spectrum, structure)
         self.out = nn.Linear(d_model, 2 * d_model)
 
     def _close(self, u: torch.Tensor) -> torch.Tensor:
