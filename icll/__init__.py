@@ -12,6 +12,7 @@ from .errors import IcllError
 from .tokens import PAD, SEP, VOCAB_SIZE, decode, encode
 
 if TYPE_CHECKING:
+    from .huggingface import add_ngram_heads, load_with_ngram_heads, remove_ngram_heads
     from .learners import make_predictor
     from .model import Model, build_model
     from .predictors import Oracle, Predictor, Uniform, compare, evaluate
@@ -27,15 +28,19 @@ __all__ = [
     "Oracle",
     "Predictor",
     "Uniform",
+    "add_ngram_heads",
     "build_model",
     "compare",
     "decode",
     "encode",
     "evaluate",
+    "load_with_ngram_heads",
     "make_predictor",
+    "remove_ngram_heads",
 ]
 _HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors")
 _HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners"}
+_HOME |= dict.fromkeys(["add_ngram_heads", "load_with_ngram_heads", "remove_ngram_heads"], "huggingface")
 _ROOMS = {"languages", "learners", "metrics", "mixers", "model", "ops", "predictors", "report", "tasks"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .errors import IcllError, unknown, whole
-from .mixers import Architecture, Mixing, can_step, find_architecture, make_mixer
+from .mixers import Architecture, Mixing, NGramBlock, NGramMemory, WholeText, can_step, find_architecture, make_mixer
+from .mixers.ngram import Contexts, place_after
+from .ops.ngram import REPEATS
 from .predictors import check_tokens
 from .tokens import VOCAB_SIZE
 
@@ -37,6 +39,12 @@ class ModelConfig:
     tie: bool = True  # one matrix for embedding and output
     init: str = "native"  # a mixer owns its initialisation; "authors" overwrites it as their wrapper did
     authors_bug: bool = False  # lstm and mamba: every layer reads the embedding, only the last one counts
+    ngram_heads: tuple[int, ...] = ()  # orders of the heads of a bundle, such as (1, 2, 3)
+    ngram_after: tuple[int, ...] = (1,)  # behind how many layers a bundle stands, negative from the end
+    ngram_mode: str = "insert"  # or "replace": in place of the layer of that index
+    ngram_repeat: str = "drop"  # see icll.ops.ngram
+    ngram_reset: tuple[int, ...] = ()  # ids that n-grams may not span
+    ngram_mlp: bool = False  # every head followed by an MLP, as for real text
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -44,6 +52,17 @@ class ModelConfig:
             object.__setattr__(self, name, whole(name, getattr(self, name), 1))
         if self.ff_width is not None:
             whole("ff_width", self.ff_width, 1)
+        for name in ("ngram_heads", "ngram_after", "ngram_reset"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, int) else tuple(value or ()))
+        for n in self.ngram_heads:
+            whole("the order n of an n-gram head", n, 1)
+        if self.ngram_mode not in ("insert", "replace"):
+            raise unknown("ngram_mode", self.ngram_mode, ("insert", "replace"))
+        if self.ngram_repeat not in REPEATS:
+            raise unknown("ngram_repeat", self.ngram_repeat, REPEATS)
+        if self.ngram_heads and self.authors_bug:
+            raise IcllError("authors_bug and n-gram heads exclude each other: heads stand between layers that it does not join")
         if not 0 <= self.dropout < 1:
             raise IcllError(f"dropout must be from 0 to below 1, not {self.dropout}")
         if self.init not in INITS:
@@ -65,6 +84,7 @@ class ModelState(NamedTuple):
 
     position: int
     layers: tuple[Any, ...]
+    memory: NGramMemory | None = None  # of n-gram heads; the only part that is changed in place
 
 
 class FeedForward(nn.Module):
@@ -105,15 +125,20 @@ class Block(nn.Module):
             self.ff_norm = make_norm(norm, d)
             self.feed_forward = FeedForward(architecture.feed_forward, d, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._close(x, self.mixer(self.mixer_norm(x)))
+    def forward(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor:
+        return self._close(x, self.mixer(self.mixer_norm(x), *self._extra(contexts)))
+
+    def _extra(self, contexts: Contexts | None) -> tuple[Contexts | None, ...]:
+        """Only a mixer with n-gram heads inside takes the contexts."""
+        return (contexts,) if orders_inside(self.mixer) else ()
 
     def _close(self, x: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
         x = x + mixed if self.residual else mixed
         return x if self.feed_forward is None else x + self.feed_forward(self.ff_norm(x))
 
-    def mixing(self, x: torch.Tensor) -> Mixing | None:
-        return self.mixer.mixing(self.mixer_norm(x)) if hasattr(self.mixer, "mixing") else None
+    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor | None:
+        matrices = self.mixer.mixing(self.mixer_norm(x), *self._extra(contexts)) if hasattr(self.mixer, "mixing") else None
+        return matrices.weights if isinstance(matrices, Mixing) else None
 
     def initial_state(self, batch_size: int) -> Any:
         """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
@@ -122,10 +147,10 @@ class Block(nn.Module):
         like = next(self.mixer.parameters())
         return torch.zeros(batch_size, 0, self.d_model, dtype=like.dtype, device=like.device)
 
-    def step(self, x: torch.Tensor, recurrent_state: Any) -> tuple[torch.Tensor, Any]:
+    def step(self, x: torch.Tensor, recurrent_state: Any, contexts: Contexts | None = None) -> tuple[torch.Tensor, Any]:
         inner = self.mixer_norm(x)
         if can_step(self.mixer):
-            mixed, recurrent_state = self.mixer.step(inner, recurrent_state)
+            mixed, recurrent_state = self.mixer.step(inner, recurrent_state, *self._extra(contexts))
         else:
             recurrent_state = torch.cat([recurrent_state, inner[:, None]], 1)
             mixed = self.mixer(recurrent_state)[:, -1]
@@ -142,9 +167,12 @@ class Model(nn.Module):
         architecture = find_architecture(config.model)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.max_length, config.d_model) if architecture.positions else None
-        self.blocks: list[Block] = nn.ModuleList(  # type: ignore[assignment]
-            Block(config, architecture, layer) for layer in range(config.n_layers)
-        )
+        self.blocks: list[Any] = nn.ModuleList(_stack(config, architecture))  # type: ignore[assignment]
+        self.orders = sorted({n for block in self.blocks for n in block_orders(block)})
+        for i, block in enumerate(self.blocks):  # the names under which heads keep their sums
+            for head in block.modules():
+                if hasattr(head, "key"):
+                    head.key = f"{i}.{head.key}"
         self.final_norm = make_norm(None if config.authors_bug else architecture.norm, config.d_model)
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self._initialise()
@@ -154,7 +182,7 @@ class Model(nn.Module):
     def _initialise(self) -> None:
         """N(0, 0.02), maps back into the residual stream smaller by the number of them. The mixers are left as they made
         themselves, unless the authors' wrapper is asked for, which went over everything."""
-        mixers = {id(m) for block in self.blocks for m in block.mixer.modules()}
+        mixers = {id(m) for block in self.blocks if isinstance(block, Block) for m in block.mixer.modules()}
         overwrite = self.config.init == "authors"
         for name, module in self.named_modules():
             if not isinstance(module, nn.Linear | nn.Embedding) or (id(module) in mixers and not overwrite):
@@ -168,14 +196,18 @@ class Model(nn.Module):
         self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False
     ) -> Any:  # logits, or an Output if anything else is asked for
         x = self._embed(tokens, 0)
-        embedded, hidden, mixing = x, [], []
+        contexts = WholeText(tokens, self.orders[-1], self.config.ngram_reset or None) if self.orders else None
+        embedded, hidden = x, []
+        mixing: list[torch.Tensor | None] = []
         blocks = self.blocks if return_hidden or return_mixing or not self.config.authors_bug else self.blocks[-1:]
         for block in blocks:
             source = embedded if self.config.authors_bug else x
-            if return_mixing:
-                matrices = block.mixing(source)
-                mixing.append(None if matrices is None else matrices.weights)
-            x = block(source)
+            if return_mixing and isinstance(block, NGramBlock):
+                assert contexts is not None
+                mixing.append(contexts.weights(block.head.n, block.head.repeat)[:, None].to(x.dtype))
+            elif return_mixing:
+                mixing.append(block.mixing(source, contexts))
+            x = block(source, contexts)
             hidden.append(x)
         logits = self.output(self.final_norm(x))
         if not (return_hidden or return_mixing):
@@ -202,17 +234,26 @@ class Model(nn.Module):
 
     def initial_state(self, batch_size: int) -> ModelState:
         """The state before the first token."""
-        blocks = [block.initial_state(batch_size) for block in self.blocks]
-        return ModelState(0, tuple(blocks))
+        layers = [None if isinstance(block, NGramBlock) else block.initial_state(batch_size) for block in self.blocks]
+        memory = NGramMemory(batch_size, self.orders, self.config.ngram_reset) if self.orders else None
+        return ModelState(0, tuple(layers), memory)
 
     def step(self, tokens: torch.Tensor, state: ModelState) -> tuple[torch.Tensor, ModelState]:
-        """One token for each problem, [B], to the logits [B, V] of the next one. States are never changed in place."""
+        """One token for each problem, [B], to the logits [B, V] of the next one.
+
+        States are not changed in place, but for the memory of n-gram heads: copy.deepcopy it to go on from one point twice.
+        """
         x = embedded = self._embed(tokens[:, None], state.position)[:, 0]
+        if state.memory is not None:
+            state.memory.read(tokens[:, None])
         layers = []
         for block, recurrent_state in zip(self.blocks, state.layers, strict=True):
-            x, recurrent_state = block.step(embedded if self.config.authors_bug else x, recurrent_state)
+            if isinstance(block, NGramBlock):
+                x = block(x[:, None], state.memory)[:, 0]
+            else:
+                x, recurrent_state = block.step(embedded if self.config.authors_bug else x, recurrent_state, state.memory)
             layers.append(recurrent_state)
-        return self.output(self.final_norm(x)), ModelState(state.position + 1, tuple(layers))
+        return self.output(self.final_norm(x)), ModelState(state.position + 1, tuple(layers), state.memory)
 
     def generate(
         self,
@@ -264,6 +305,9 @@ class Model(nn.Module):
         """Of the forward pass, in the mean over `length` tokens: linear maps and mixing, without norms and activations."""
         total = 2.0 * self.output.weight.numel()
         for block in self.blocks:
+            if isinstance(block, NGramBlock):
+                total += _linear_flops(block) + 2 * self.config.d_model
+                continue
             mixer = block.mixer
             if hasattr(mixer, "operator_flops"):
                 total += mixer.operator_flops(length) + _linear_flops(mixer)  # type: ignore[operator,arg-type]
@@ -287,15 +331,24 @@ def build_model(
     tie: bool = True,
     init: str = "native",
     authors_bug: bool = False,
+    ngram_heads: Sequence[int] = (),
+    ngram_after: int | Sequence[int] = 1,
+    ngram_mode: str = "insert",
+    ngram_repeat: str = "drop",
+    ngram_reset: int | Sequence[int] | None = None,
+    ngram_mlp: bool = False,
     seed: int | None = None,
     **options: Any,
 ) -> Model:
     """A model by its architecture's name, or `package.module:Class` for a mixer of your own; `options` are the mixer's.
 
-    With a seed the weights depend on it alone, and torch's generator is left as it was.
+    ngram_heads=(1, 2, 3) puts a bundle of n-gram heads behind the first layer; ngram_after names other places, one or
+    several, negative from the end, and ngram_mode="replace" puts the bundle in place of the layer there. With a seed the
+    weights depend on it alone, and torch's generator is left as it was.
     """
     config = ModelConfig(
-        name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug, options
+        name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug,
+        ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options,  # type: ignore[arg-type]
     )  # fmt: skip
     return model_of(config, seed)
 
@@ -309,10 +362,36 @@ def model_of(config: ModelConfig, seed: int | None = None) -> Model:
         return Model(config)
 
 
+NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
 def make_norm(kind: str | None, d_model: int) -> nn.Module:
-    if kind is None:
-        return nn.Identity()
-    return {"layer": nn.LayerNorm, "rms": nn.RMSNorm}[kind](d_model, eps=1e-5)
+    return nn.Identity() if kind is None else NORMS[kind](d_model, eps=1e-5)  # type: ignore[call-arg]
+
+
+def _stack(config: ModelConfig, architecture: Architecture) -> list[nn.Module]:
+    """The layers in order, bundles of n-gram heads in their places."""
+    layers: list[list[nn.Module]] = [[Block(config, architecture, layer)] for layer in range(config.n_layers)]
+    if not config.ngram_heads:
+        return [block for place in layers for block in place]
+    norm = NORMS[architecture.norm or "layer"]
+    replace = config.ngram_mode == "replace"
+    layers.append([])
+    for place in place_after(config.ngram_after, config.n_layers, config.ngram_mode):
+        bundle: list[nn.Module] = []
+        for n in config.ngram_heads:
+            bundle.append(NGramBlock(config.d_model, n, config.ngram_repeat, norm, config.ngram_mlp))
+        layers[place] = bundle if replace else [*bundle, *layers[place]]
+    return [block for place in layers for block in place]
+
+
+def orders_inside(mixer: nn.Module) -> tuple[int, ...]:
+    """Of the n-gram heads inside a mixer (attention can have some)."""
+    return getattr(mixer, "ngram_orders", ())
+
+
+def block_orders(block: nn.Module) -> tuple[int, ...]:
+    return (block.head.n,) if isinstance(block, NGramBlock) else orders_inside(block.mixer)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from .hyena import Hyena
 from .linear_transformer import LinearAttention
 from .lstm import Lstm
 from .mamba import Mamba
+from .ngram import NGramBlock, NGramHead, NGramMemory, WholeText
 from .retnet import Retention
 from .rwkv import Rwkv
 from .s4 import S4
@@ -25,8 +26,12 @@ __all__ = [
     "Mamba",
     "Mixer",
     "Mixing",
+    "NGramBlock",
+    "NGramHead",
+    "NGramMemory",
     "Retention",
     "Rwkv",
+    "WholeText",
     "architecture",
     "can_step",
     "find_architecture",

@@ -3,18 +3,22 @@
 q, k, v   W_q x, W_k x, W_v x       [B, H, L, K]
 A         softmax(q k^T / sqrt(K)), causal
 y         W_o (A v)
+
+`inner_ngram_heads=(1, 2)` adds n-gram heads beside the softmax ones: values of their own, averaged as in ngram.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from .base import Mixer, Mixing, architecture, heads_of
+from .ngram import Contexts, WholeText
 from .rotary import rotate
 
 
@@ -31,6 +35,8 @@ class Attention(Mixer):
         dropout: float = 0.0,
         rotary: bool = False,
         bias: bool = True,
+        inner_ngram_heads: Sequence[int] = (),
+        inner_repeat: str = "drop",
         form: str | None = None,
     ):
         super().__init__()
@@ -38,36 +44,55 @@ class Attention(Mixer):
         self.n_heads, self.width, self.dropout, self.rotary = n_heads, heads_of(d_model, n_heads), dropout, rotary
         if rotary and self.width % 2:
             raise IcllError(f"rotary positions need heads of even width, not {self.width}: change d_model or n_heads")
-        self.qkv = nn.Linear(d_model, 3 * d_model, bias=bias)
-        self.out = nn.Linear(d_model, d_model, bias=bias)
+        self.ngram_orders = tuple(whole("the order n of an n-gram head", n, 1) for n in inner_ngram_heads)
+        self.repeat, self.key = inner_repeat, "inner"
+        extra = len(self.ngram_orders) * self.width
+        self.qkv = nn.Linear(d_model, 3 * d_model + extra, bias=bias)
+        self.out = nn.Linear(d_model + extra, d_model, bias=bias)
         for linear, std in ((self.qkv, 0.02), (self.out, 0.02 / math.sqrt(2 * n_layers))):
             nn.init.normal_(linear.weight, std=std)
             if bias:
                 nn.init.zeros_(linear.bias)
 
     def _heads(self, x: torch.Tensor, start: int = 0) -> tuple[torch.Tensor, ...]:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, self.width)).unbind(2)  # [B, L, H, K]
+        """q, k, v [B, H, L, K], and the values of n-gram heads [B, L, heads, K]."""
+        made = self.qkv(x).unflatten(-1, (-1, self.width))
+        q, k, v, extra = made.split([self.n_heads] * 3 + [len(self.ngram_orders)], 2)
         if self.rotary:
             q, k = rotate(q, start), rotate(k, start)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), extra
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self._heads(x)
+    def _close(self, z: torch.Tensor, extra: torch.Tensor, contexts: Contexts | None) -> torch.Tensor:
+        parts = [z.transpose(1, 2).flatten(2)]
+        for i, n in enumerate(self.ngram_orders):
+            if contexts is None:
+                raise IcllError("attention with n-gram heads inside needs the tokens' contexts: call it as mixer(x, contexts)")
+            parts.append(contexts.average(f"{self.key}.{i}.{n}", n, self.repeat, extra[:, :, i]))
+        return self.out(torch.cat(parts, -1) if self.ngram_orders else parts[0])
+
+    def forward(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor:
+        q, k, v, extra = self._heads(x)
         dropout = self.dropout if self.training else 0.0
         if self.form == "fast":
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
         else:
             z = F.dropout(self._weights(q, k), dropout) @ v
-        return self.out(z.transpose(1, 2).flatten(2))
+        return self._close(z, extra, contexts)
 
     def _weights(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         scores = q @ k.mT / math.sqrt(self.width)
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         return scores.masked_fill(future, float("-inf")).softmax(-1)
 
-    def mixing(self, x: torch.Tensor) -> Mixing:
-        q, k, v = self._heads(x)
-        return Mixing(self._weights(q, k), v, self.out)
+    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> Mixing:
+        """The n-gram heads, if there are any inside, come last."""
+        q, k, v, extra = self._heads(x)
+        weights, values = [self._weights(q, k)], [v]
+        for i, n in enumerate(self.ngram_orders):
+            assert isinstance(contexts, WholeText)
+            weights.append(contexts.weights(n, self.repeat)[:, None].to(x.dtype))
+            values.append(extra[:, None, :, i])
+        return Mixing(torch.cat(weights, 1), torch.cat(values, 1), self.out)
 
     def initial_state(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values read so far, [B, H, 0, K]: they grow with the text."""
@@ -75,13 +100,16 @@ class Attention(Mixer):
         return empty, empty
 
     def step(
-        self, x: torch.Tensor, recurrent_state: tuple[torch.Tensor, torch.Tensor]
+        self,
+        x: torch.Tensor,
+        recurrent_state: tuple[torch.Tensor, torch.Tensor],
+        contexts: Contexts | None = None,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         keys, values = recurrent_state
-        q, k, v = self._heads(x[:, None], start=keys.shape[2])
+        q, k, v, extra = self._heads(x[:, None], start=keys.shape[2])
         keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
         z = F.scaled_dot_product_attention(q, keys, values)
-        return self.out(z.transpose(1, 2).flatten(2))[:, 0], (keys, values)
+        return self._close(z, extra, contexts)[:, 0], (keys, values)
 
     def operator_flops(self, length: int) -> float:
         return 4 * self.n_heads * self.width * (length + 1) / 2  # scores and average, over half of the positions in the mean

@@ -8,6 +8,7 @@ from .linear_attention import (
     linear_weights,
     naive_linear_attend,
 )
+from .ngram import naive_ngram_attend, ngram_attend, ngram_weights
 from .selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan
 from .wkv import naive_wkv, parallel_wkv, wkv, wkv_weights
 
@@ -22,8 +23,11 @@ __all__ = [
     "naive_diagonal_filter",
     "naive_linear_attend",
     "naive_long_convolve",
+    "naive_ngram_attend",
     "naive_selective_scan",
     "naive_wkv",
+    "ngram_attend",
+    "ngram_weights",
     "parallel_wkv",
     "selective_scan",
     "short_convolve",
