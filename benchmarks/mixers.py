@@ -13,8 +13,6 @@ import importlib.util
 import json
 import multiprocessing
 import platform
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from measuring import peak_mb
 from torch import nn
 
 import icll
@@ -229,7 +228,7 @@ def measure(make: Callable[[], Case], seconds: float, autocast: bool = False) ->
     # A first run on little compiles the kernels, so that the compiler's memory is not counted as the layer's.
     small = [t.detach()[:1, :64].requires_grad_() if t.dim() >= 3 else t for t in inputs]
     work(*small).sum().backward()
-    before = resident()
+    before = peak_mb()
     times: list[float] = []
     tokens = inputs[0].shape[0] * inputs[0].shape[1] if inputs[0].dim() == 3 or inputs[0].dim() == 4 else B * L
     while sum(times) < seconds or len(times) < 2:
@@ -238,16 +237,7 @@ def measure(make: Callable[[], Case], seconds: float, autocast: bool = False) ->
             out = work(*inputs)
         torch.autograd.grad(out.sum(), wanted, allow_unused=True)
         times.append(time.perf_counter() - start)
-    return {"tokens_per_second": tokens / min(times), "seconds": min(times), "peak_mb": max(0.0, peak() - before)}
-
-
-def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
-
-
-def resident() -> float:
-    """The peak so far: what comes on top of it is the case's own."""
-    return peak()
+    return {"tokens_per_second": tokens / min(times), "seconds": min(times), "peak_mb": max(0.0, peak_mb() - before)}
 
 
 def in_child(kind: str, key: str, seconds: float, pipe: Any, length: int = L, batch: int = B) -> None:

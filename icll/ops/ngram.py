@@ -193,6 +193,8 @@ def _number_contexts(rows, stops, borders, start, stop, ids):
 
 def attend_contexts(ids: torch.Tensor, values: torch.Tensor, repeat: str = "drop") -> torch.Tensor:
     """The operator for contexts that are already numbered, ids [B, L]."""
+    if not values.numel():
+        return torch.zeros_like(values)
     (exact,) = same_dtype(values)
     attend = _Attend if values.device.type == "cpu" else _AttendByJumps
     return attend.apply(ids, exact, repeat == "keep").to(values.dtype)
@@ -225,23 +227,25 @@ def _blocks(width: int) -> int:
 
 
 @kernel(fastmath=FAST, error_model="numpy")
-def _add(row, other):
-    for d in range(row.size):
-        row[d] += other[d]
+def _add(row, other, first):
+    """Into a row of the table; the first time it holds whatever was there before."""
+    for d in range(other.size):
+        row[d] = other[d] if first else row[d] + other[d]
 
 
 @kernel(fastmath=FAST, error_model="numpy")
 def _average(ids, values, keep, blocks, start, stop, out):
     L, D = values.shape[1:]
+    contexts = ids.max() + 1
+    sums, counts = np.empty((contexts, BLOCK), values.dtype), np.empty(contexts, values.dtype)
     for item in range(start, stop):
         b, d0 = item // blocks, item % blocks * BLOCK
         d1 = min(d0 + BLOCK, D)
-        contexts = ids[b].max() + 1 if L else 0
-        sums, counts = np.zeros((contexts, d1 - d0), values.dtype), np.zeros(contexts, values.dtype)
+        counts[:] = 0
         for i in range(L):
             now, before = ids[b, i], ids[b, i - 1] if i > 0 else -1
             if keep and before >= 0:
-                _add(sums[before], values[b, i, d0:d1])
+                _add(sums[before], values[b, i, d0:d1], counts[before] == 0)
                 counts[before] += 1
             target = out[b, i, d0:d1]
             if now >= 0 and counts[now] > 0:
@@ -251,7 +255,7 @@ def _average(ids, values, keep, blocks, start, stop, out):
             else:
                 target[:] = 0
             if not keep and before >= 0:  # the position itself is not its own past
-                _add(sums[before], values[b, i, d0:d1])
+                _add(sums[before], values[b, i, d0:d1], counts[before] == 0)
                 counts[before] += 1
 
 
@@ -259,33 +263,39 @@ def _average(ids, values, keep, blocks, start, stop, out):
 def _average_back(ids, gradient, keep, blocks, start, stop, out):
     """The same from the end: a value receives what all later positions of the context before it give out."""
     L, D = gradient.shape[1:]
+    contexts = ids.max() + 1
+    sums, counts = np.empty((contexts, BLOCK), gradient.dtype), np.empty(contexts, gradient.dtype)
+    given = np.empty(contexts, np.bool_)
     for item in range(start, stop):
         b, d0 = item // blocks, item % blocks * BLOCK
         d1 = min(d0 + BLOCK, D)
-        contexts = ids[b].max() + 1 if L else 0
-        sums, counts = np.zeros((contexts, d1 - d0), gradient.dtype), np.zeros(contexts, gradient.dtype)
+        counts[:] = 0
+        given[:] = False
         for i in range(1, L):
             if ids[b, i - 1] >= 0:
                 counts[ids[b, i - 1]] += 1
         for i in range(L - 1, -1, -1):
             now, before = ids[b, i], ids[b, i - 1] if i > 0 else -1
-            target = out[b, i, d0:d1]
             if not keep:
-                if before >= 0:
-                    target[:] = sums[before]
-                    counts[before] -= 1
-                else:
-                    target[:] = 0
+                _take(sums, counts, given, before, out[b, i, d0:d1])
             if now >= 0 and counts[now] > 0:
-                row, given, scale = sums[now], gradient[b, i, d0:d1], 1 / counts[now]
+                row, share, scale = sums[now], gradient[b, i, d0:d1], 1 / counts[now]
+                first = not given[now]
+                given[now] = True
                 for d in range(d1 - d0):
-                    row[d] += given[d] * scale
+                    row[d] = share[d] * scale if first else row[d] + share[d] * scale
             if keep:
-                if before >= 0:
-                    target[:] = sums[before]
-                    counts[before] -= 1
-                else:
-                    target[:] = 0
+                _take(sums, counts, given, before, out[b, i, d0:d1])
+
+
+@kernel(fastmath=FAST, error_model="numpy")
+def _take(sums, counts, given, before, target):
+    if before >= 0:
+        counts[before] -= 1
+    if before >= 0 and given[before]:
+        target[:] = sums[before, : target.size]
+    else:
+        target[:] = 0
 
 
 class _AttendByJumps(torch.autograd.Function):
