@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .learners import make_predictor
     from .model import Model, build_model
     from .predictors import Oracle, Predictor, Uniform, compare, evaluate
+    from .training import load_run
 
 __version__ = "0.1.0"
 
@@ -34,14 +35,15 @@ __all__ = [
     "decode",
     "encode",
     "evaluate",
+    "load_run",
     "load_with_ngram_heads",
     "make_predictor",
     "remove_ngram_heads",
 ]
 _HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors")
-_HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners"}
+_HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners", "load_run": "training"}
 _HOME |= dict.fromkeys(["add_ngram_heads", "load_with_ngram_heads", "remove_ngram_heads"], "huggingface")
-_ROOMS = {"languages", "learners", "metrics", "mixers", "model", "ops", "predictors", "report", "tasks"}
+_ROOMS = {"languages", "learners", "metrics", "mixers", "model", "ops", "predictors", "report", "tasks", "training"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = {"README.md": 0, "docs/profiles.md": 0, "docs/data.md": 0}
+EXAMPLES = {"README.md": 0, "docs/profiles.md": 0, "docs/data.md": 0, "docs/models.md": 0, "docs/ngram-heads.md": 0}
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES.items())
@@ -40,3 +40,13 @@ def test_commands_of_the_readme_exist(capsys):
     assert len(commands) >= 4
     for command in commands:
         main([*command.split(), "--help"])
+
+
+def test_the_mixer_of_the_docs_conforms(tmp_path, monkeypatch):
+    from icll.conformance import check_mixer
+
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/models.md").read_text(), re.DOTALL)[1]
+    assert len(block.splitlines()) <= 30
+    (tmp_path / "leaky_of_the_docs.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not [str(c) for c in check_mixer("leaky_of_the_docs:Leaky") if c.passed is False]

@@ -1,7 +1,7 @@
 """Pictures of languages, problems and scores."""
 
 from .automaton import draw_automaton
-from .curves import draw_curves
+from .curves import draw_curves, draw_training
 from .style import picture_format, save_figure
 
-__all__ = ["draw_automaton", "draw_curves", "picture_format", "save_figure"]
+__all__ = ["draw_automaton", "draw_curves", "draw_training", "picture_format", "save_figure"]

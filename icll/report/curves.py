@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -33,4 +34,27 @@ def draw_curves(scores: Sequence[Scores], metrics: Sequence[str] = ("tvd", "accu
         axes.set_ylim(bottom=0, top=1.02 if metric == "accuracy" else None)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))  # beside the last panel, over no line
+    return figure
+
+
+def draw_training(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Loss, TVD and accuracy of a run against its epochs, from the rows of metrics.jsonl."""
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    epochs = [row["epoch"] for row in rows]
+    panels = (
+        (("train_loss", "valid_loss"), "loss (nats)"),
+        (("valid_tvd",), _LABELS["tvd"]),
+        (("valid_accuracy",), _LABELS["accuracy"]),
+    )
+    for axes, (names, label) in zip(figure.subplots(1, 3), panels, strict=True):
+        for i, name in enumerate(names):
+            axes.plot(epochs, [row[name] for row in rows], color=COLOURS[i], lw=1.6, label=name.partition("_")[0])
+        best = min(rows, key=lambda row: row["valid_loss"])
+        axes.axvline(best["epoch"], color="grey", lw=0.8, ls=":", label="lowest validation loss")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False, fontsize=8)
     return figure

@@ -1,0 +1,24 @@
+"""Training: configs, the loop, checkpoints and runs."""
+
+from .config import RECIPES, DataConfig, Recipe, RunConfig, as_plain, change, from_plain
+from .loop import Machine, Progress, Trainer
+from .runs import RunSummary, find_runs, load_run, read_config, read_result, train
+
+__all__ = [
+    "RECIPES",
+    "DataConfig",
+    "Machine",
+    "Progress",
+    "Recipe",
+    "RunConfig",
+    "RunSummary",
+    "Trainer",
+    "as_plain",
+    "change",
+    "find_runs",
+    "from_plain",
+    "load_run",
+    "read_config",
+    "read_result",
+    "train",
+]

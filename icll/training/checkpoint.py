@@ -1,0 +1,56 @@
+"""Checkpoints: everything a run needs to go on, in one file that is whole or is not used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ..files import replacing
+
+KEEP = 2  # the newest, and the one before it in case the newest is damaged
+
+
+def save_checkpoint(folder: Path, step: int, tensors: dict[str, torch.Tensor], notes: dict[str, Any]) -> Path:
+    """Write `step-N.safetensors` under a temporary name, rename it, and drop old ones."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"notes": json.dumps(notes), "sha256": _digest(tensors)}
+    path = folder / f"step-{step:09d}.safetensors"
+    with replacing(path) as (temporary,):
+        save_file(tensors, temporary, metadata)
+    for old in _newest_first(folder)[KEEP:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[str]] | None:
+    """Tensors and notes of the newest whole checkpoint, and a warning for each damaged one before it; None if there is none."""
+    warnings: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (the file is no dict)
+            if metadata.get("sha256") != _digest(tensors):
+                raise ValueError("its checksum does not agree")
+            return tensors, json.loads(metadata["notes"]), warnings
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            warnings.append(f"{path.name} is damaged ({error}): using the one before it")
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

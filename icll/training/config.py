@@ -1,0 +1,150 @@
+"""What a run is made of: model, data, recipe and seed, as typed settings that a file holds completely."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from ..errors import IcllError, unknown, whole
+from ..model import ModelConfig
+from ..tasks import Splits, associative_recall, regbench
+
+TASKS = ("regbench", "recall")
+OPTIMIZERS = ("adamw", "muon")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    task: str = "regbench"
+    profile: str = "paper"
+    train: int = 2500
+    seed: int = 0
+    relabel: bool = False  # permute the symbols of each training problem at random, anew every epoch
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise unknown("task", self.task, TASKS)
+        whole("train", self.train, 1)
+        whole("the data's seed", self.seed, 0)
+        if self.relabel and self.task != "regbench":
+            raise IcllError("relabel is for regbench: the pairs of associative recall are random already")
+
+    def load(self) -> Splits:
+        if self.task == "recall":
+            return associative_recall(self.train, seed=self.seed)
+        return regbench(self.train, self.profile, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. Steps are counted in batches; `warmup` below 1 is a share of all of them."""
+
+    name: str = "fast"
+    optimizer: str = "adamw"  # muon: for matrices inside the layers, adamw for the rest
+    rate: float = 3e-3  # of adamw
+    muon_rate: float = 0.02
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.1
+    warmup: float = 0.1
+    warmup_from: float = 1e-6
+    floor: float = 0.1  # the last rate, as a share of the first
+    epochs: int = 20
+    batch_size: int = 32
+    clip: float | None = 1.0  # largest norm of the gradient
+    patience: int | None = None  # epochs without a better validation loss before it stops
+
+    def __post_init__(self) -> None:
+        whole("epochs", self.epochs, 1)
+        whole("batch_size", self.batch_size, 1)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        for name in ("rate", "muon_rate"):
+            if not getattr(self, name) > 0:
+                raise IcllError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.warmup < 0 or self.weight_decay < 0 or not 0 <= self.floor <= 1:
+            raise IcllError("warmup and weight_decay must be 0 or more, floor from 0 to 1")
+        object.__setattr__(self, "betas", tuple(self.betas))
+
+
+RECIPES = {
+    # The authors' code.
+    "authors": Recipe("authors", rate=2.5e-4, warmup=0.1, epochs=200, clip=None),
+    # The paper's text.
+    "text": Recipe("text", rate=2.5e-4, betas=(0.9, 0.99), warmup=25_000, warmup_from=1e-7, epochs=200, clip=None),
+    # Ours: see docs/training.md for the measurements.
+    "fast": Recipe("fast", rate=3e-3, weight_decay=0.1, warmup=0.1, epochs=20),
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    model: ModelConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    recipe: Recipe = RECIPES["fast"]
+    seed: int = 0
+    precision: str = "32-true"  # or bf16-mixed
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, 0)
+        if self.precision not in ("32-true", "bf16-mixed", "64-true"):
+            raise unknown("precision", self.precision, ("32-true", "bf16-mixed", "64-true"))
+
+    @property
+    def hash(self) -> str:
+        """Two runs with the same one are the same run."""
+        return hashlib.sha256(json.dumps(as_plain(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        heads = "".join(map(str, self.model.ngram_heads))
+        parts = [self.model.model.replace(":", "-"), f"ngh{heads}" if heads else "", f"n{self.data.train}", f"s{self.seed}"]
+        return "-".join([p for p in parts if p] + [self.hash[:8]])
+
+
+def as_plain(value: Any) -> Any:
+    """Dataclasses and tuples as dicts and lists: what YAML and JSON hold."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple | list):
+        return [as_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: as_plain(v) for k, v in value.items()}
+    return value
+
+
+def from_plain(kind: type, plain: Any, where: str = "config") -> Any:
+    """The other way round, strictly: unknown names are errors."""
+    if not isinstance(plain, Mapping):
+        raise IcllError(f"{where} must be a table of settings, not {plain!r}")
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in fields(kind)]
+    settings = {}
+    for name, value in plain.items():
+        if name not in names:
+            raise unknown(f"setting of {where}", str(name), names)
+        hint = hints[name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            value = from_plain(hint, value, name)
+        elif isinstance(value, list) and _is_tuple(hint):
+            value = tuple(value)
+        settings[name] = value
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise IcllError(f"{where}: {error}") from None
+
+
+def _is_tuple(hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_is_tuple(part) for part in typing.get_args(hint))
+    return typing.get_origin(hint) is tuple
+
+
+def change(config: Any, **changes: Any) -> Any:
+    """The same with some settings changed; None leaves one as it is."""
+    return replace(config, **{name: value for name, value in changes.items() if value is not None})

@@ -1,0 +1,78 @@
+"""Optimisers and the schedule of a recipe."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import nn
+
+from ..model import Block, Model
+from .config import Recipe
+
+SLOW_RATE = 1e-3  # at most, for the kernels of state-space models
+
+
+def make_optimizers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """One optimiser, or two: Muon for the matrices inside layers, AdamW for the rest. Vectors and slow parameters do not
+    decay."""
+    slow = {
+        id(p)
+        for block in model.blocks
+        if isinstance(block, Block)
+        for name, p in block.mixer.named_parameters()
+        if name in getattr(block.mixer, "slow_parameters", ())
+    }
+    linear = {id(m.weight) for block in model.blocks for m in block.modules() if isinstance(m, nn.Linear)}
+    groups: dict[str, list[nn.Parameter]] = {"muon": [], "decayed": [], "plain": [], "slow": []}
+    for parameter in model.parameters():
+        if id(parameter) in slow:
+            groups["slow"].append(parameter)
+        elif recipe.optimizer == "muon" and id(parameter) in linear:
+            groups["muon"].append(parameter)
+        else:
+            groups["decayed" if parameter.dim() >= 2 else "plain"].append(parameter)
+    adam = [
+        {"params": groups["decayed"], "weight_decay": recipe.weight_decay, "scale": 1.0},
+        {"params": groups["plain"], "weight_decay": 0.0, "scale": 1.0},
+        {"params": groups["slow"], "weight_decay": 0.0, "scale": min(1.0, SLOW_RATE / recipe.rate)},
+    ]
+    on_cpu = next(model.parameters()).device.type in ("cpu", "cuda")
+    adamw = torch.optim.AdamW([g for g in adam if g["params"]], lr=recipe.rate, betas=recipe.betas, fused=on_cpu)
+    if not groups["muon"]:
+        return [adamw]
+    # Muon's rate is for a matrix of any shape the same, in units of the root mean square of what AdamW would do.
+    muon = torch.optim.Muon(
+        groups["muon"], lr=recipe.muon_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [adamw, muon]
+
+
+def warmup_steps(recipe: Recipe, total: int) -> int:
+    """A share of all steps, or a number of them, which is capped at half of the run."""
+    if recipe.warmup < 1:
+        return round(recipe.warmup * total)
+    if recipe.warmup > total // 2:
+        capped = total // 10
+        warnings.warn(
+            f"a warm-up of {recipe.warmup:,.0f} steps is too long for a run of {total:,}: capped at {capped:,}", stacklevel=2
+        )
+        return capped
+    return int(recipe.warmup)
+
+
+def rate_at(recipe: Recipe, step: int, total: int, warmup: int) -> float:
+    """The rate of a step as a share of the recipe's: a line up, a cosine down."""
+    start = recipe.warmup_from / recipe.rate
+    if step < warmup:
+        return start + (1 - start) * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    return recipe.floor + (1 - recipe.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def set_rate(optimizers: list[torch.optim.Optimizer], recipe: Recipe, share: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            base = recipe.rate * group["scale"] if "scale" in group else recipe.muon_rate
+            group["lr"] = base * share

@@ -1,0 +1,179 @@
+"""Runs: folders with config.yaml, metrics.jsonl, model.safetensors, last/ and result.json."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import icll
+
+from ..errors import IcllError
+from ..files import replacing
+from ..model import Model, model_of
+from ..predictors import evaluate
+from .config import RunConfig, as_plain, from_plain
+from .loop import Machine, Trainer, Watch, load_weights, peak_memory_mb, weights
+
+CONFIG, RESULT, WEIGHTS, METRICS = "config.yaml", "result.json", "model.safetensors", "metrics.jsonl"
+
+
+def train(
+    config: RunConfig,
+    folder: Path | None = None,
+    *,
+    machine: Machine | None = None,
+    force: bool = False,
+    loggers: list[Any] | None = None,
+    watch: Watch = lambda progress, row: None,
+) -> dict[str, Any]:
+    """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew."""
+    folder = Path("runs") / config.name if folder is None else folder
+    prepare(config, folder, force)
+    finished = read_result(folder)
+    if finished is not None:
+        return finished
+    trainer = Trainer(config, folder, machine, loggers)
+    trainer.restore()
+    trainer.fit(watch)
+    if trainer.fabric.global_rank == 0:
+        return finish(trainer)
+    trainer.fabric.barrier()
+    return {}
+
+
+def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
+    """Make the run's folder, or see that it is of this run."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / CONFIG).exists():
+            raise IcllError(f"{folder} is not empty and not a run: choose another --out")
+        other = read_config(folder)
+        if other.hash != config.hash and not force:
+            raise IcllError(
+                f"{folder} is a run of another config ({_difference(config, other)}): choose another --out, or --force"
+            )
+        if force:
+            for path in (folder / RESULT, folder / WEIGHTS, folder / METRICS, *(folder / "last").glob("step-*")):
+                path.unlink(missing_ok=True)
+    with replacing(folder / CONFIG) as (path,):
+        path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False))
+
+
+def _difference(a: RunConfig, b: RunConfig) -> str:
+    """The first setting in which they differ."""
+
+    def flat(plain: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        for key, value in plain.items():
+            if isinstance(value, dict) and value:
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    one, two = dict(flat(as_plain(a))), dict(flat(as_plain(b)))
+    name = next((n for n in [*one, *two] if one.get(n) != two.get(n)), "nothing")
+    return f"{name} is {two.get(name)} there, {one.get(name)} here"
+
+
+def finish(trainer: Trainer) -> dict[str, Any]:
+    """Score the best weights on validation and test, and write the result down."""
+    folder, progress, model = trainer.folder, trainer.progress, trainer.bare
+    load_weights(model, load_file(folder / WEIGHTS))
+    valid, test = (
+        evaluate(model, part, name=trainer.config.name).as_dict() for part in (trainer.data.valid, trainer.data.test)
+    )
+    result = {
+        "run": trainer.config.name, "hash": trainer.config.hash, "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "valid": valid, "test": test, "best_epoch": progress.best_epoch + 1, "epochs": progress.epoch, "steps": progress.step,
+        "parameters": model.n_parameters(), "seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds,
+        "peak_memory_mb": peak_memory_mb(), "sittings": progress.sittings,
+        "fingerprints": {name: getattr(trainer.data, name).fingerprint for name in ("train", "valid", "test")},
+        "threads": torch.get_num_threads(), "processes": trainer.fabric.world_size,
+        "commit": commit(),
+        "versions": {"icll": icll.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }  # fmt: skip
+    with replacing(folder / RESULT) as (path,):
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def commit() -> str | None:
+    """Of the code that runs, if it stands in a git checkout of its own."""
+    root = Path(icll.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or None
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The config of a run folder."""
+    path = folder / CONFIG
+    if not path.exists():
+        raise IcllError(f"{folder} is not a run: it has no {CONFIG}; `icll runs` lists those there are")
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise IcllError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    return from_plain(RunConfig, plain)
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    path = folder / RESULT
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def load_run(folder: str | Path) -> Model:
+    """The trained model of a run, which is a predictor: its best weights."""
+    folder = Path(folder)
+    config = read_config(folder)
+    if not (folder / WEIGHTS).exists():
+        raise IcllError(f"{folder} has no {WEIGHTS} yet: its first epoch is not over")
+    model = model_of(config.model)
+    try:
+        load_weights(model, load_file(folder / WEIGHTS))
+    except SafetensorError as error:
+        raise IcllError(f"{folder / WEIGHTS} is damaged: {error}") from None
+    model.name = folder.name
+    return model.eval()
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Weights alone, as safetensors."""
+    with replacing(path) as (temporary,):
+        save_file(weights(model), temporary)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    folder: Path
+    config: RunConfig
+    rows: list[dict[str, Any]]
+    result: dict[str, Any] | None
+
+    @property
+    def status(self) -> str:
+        return "finished" if self.result else "unfinished"
+
+
+def find_runs(root: Path) -> list[RunSummary]:
+    """All runs below a folder, by name. What cannot be read is left out."""
+    found = []
+    for path in sorted(root.rglob(CONFIG)):
+        try:
+            config = read_config(path.parent)
+        except IcllError:
+            continue
+        metrics = path.parent / METRICS
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        found.append(RunSummary(path.parent, config, rows, read_result(path.parent)))
+    return found
