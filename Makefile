@@ -48,6 +48,8 @@ lint: $(VENV)/lint
 bench: $(VENV)/core
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/learners.py
+	$(BIN)/python benchmarks/ngram_heads.py
+	$(BIN)/python benchmarks/mixers.py --bf16
 
 clean:
 	rm -rf $(VENV) demo

@@ -209,22 +209,6 @@ def _rates(log_decay, b, t, h, out):
 
 
 @kernel(fastmath=FAST, error_model="numpy")
-def _write(S, k, v, alpha, beta, decay_k, decay_v):
-    """S becomes (alpha beta^T) * S + k v^T."""
-    for i in range(k.size):
-        row, ki, a = S[i], k[i], alpha[i]
-        if decay_v:
-            for j in range(v.size):
-                row[j] = row[j] * a * beta[j] + ki * v[j]
-        elif decay_k:
-            for j in range(v.size):
-                row[j] = row[j] * a + ki * v[j]
-        else:
-            for j in range(v.size):
-                row[j] += ki * v[j]
-
-
-@kernel(fastmath=FAST, error_model="numpy")
 def _forward(q, k, v, gk, gv, start, stop, z):
     L, H, K = q.shape[1:]
     V = v.shape[3]
@@ -239,13 +223,20 @@ def _forward(q, k, v, gk, gv, start, stop, z):
                 _rates(gk, b, t, h, alpha)
             if decay_v:
                 _rates(gv, b, t, h, beta)
-            _write(S, k[b, t, h], v[b, t, h], alpha, beta, decay_k, decay_v)
-            qt, zt = q[b, t, h], z[b, t, h]
+            vt, zt = v[b, t, h], z[b, t, h]
             zt[:] = 0
-            for i in range(K):
-                row, qi = S[i], qt[i]
-                for j in range(V):
-                    zt[j] += qi * row[j]
+            for i in range(K):  # one pass over S writes and reads it
+                row, ki, qi, a = S[i], k[b, t, h, i], q[b, t, h, i], alpha[i]
+                if decay_v:
+                    for j in range(V):
+                        s = row[j] * (a * beta[j]) + ki * vt[j]
+                        row[j] = s
+                        zt[j] += qi * s
+                else:
+                    for j in range(V):
+                        s = row[j] * a + ki * vt[j]
+                        row[j] = s
+                        zt[j] += qi * s
 
 
 @kernel(fastmath=FAST, error_model="numpy")
@@ -265,28 +256,42 @@ def _backward(q, k, v, gk, gv, gz, start, stop, dq, dk, dv):
                 _rates(gk, b, t, h, alpha)
             if decay_v:
                 _rates(gv, b, t, h, beta)
-            _write(S, k[b, t, h], v[b, t, h], alpha, beta, decay_k, decay_v)
-            gzt = gz[b, t, h]
+            vt, gzt = v[b, t, h], gz[b, t, h]
             for i in range(K):
-                row = S[i]
+                row, ki, a = S[i], k[b, t, h, i], alpha[i]
                 total = zero
-                for j in range(V):
-                    total += row[j] * gzt[j]
+                if decay_v:
+                    for j in range(V):
+                        s = row[j] * (a * beta[j]) + ki * vt[j]
+                        row[j] = s
+                        total += s * gzt[j]
+                else:
+                    for j in range(V):
+                        s = row[j] * a + ki * vt[j]
+                        row[j] = s
+                        total += s * gzt[j]
                 dq[b, t, h, i] = total
         S[:] = 0  # from here on, G
+        alpha[:] = 1
+        beta[:] = 1
         for t in range(L - 1, -1, -1):  # alpha and beta are those of t + 1
-            if t == L - 1:
-                alpha[:] = 1
-                beta[:] = 1
-            _write(S, q[b, t, h], gz[b, t, h], alpha, beta, decay_k, decay_v)
-            kt, vt, dvt = k[b, t, h], v[b, t, h], dv[b, t, h]
+            vt, gzt, dvt = v[b, t, h], gz[b, t, h], dv[b, t, h]
             dvt[:] = 0
             for i in range(K):
-                row, ki = S[i], kt[i]
+                row, ki, qi, a = S[i], k[b, t, h, i], q[b, t, h, i], alpha[i]
                 total = zero
-                for j in range(V):
-                    total += row[j] * vt[j]
-                    dvt[j] += ki * row[j]
+                if decay_v:
+                    for j in range(V):
+                        g = row[j] * (a * beta[j]) + qi * gzt[j]
+                        row[j] = g
+                        total += g * vt[j]
+                        dvt[j] += ki * g
+                else:
+                    for j in range(V):
+                        g = row[j] * a + qi * gzt[j]
+                        row[j] = g
+                        total += g * vt[j]
+                        dvt[j] += ki * g
                 dk[b, t, h, i] = total
             if decay_k:
                 _rates(gk, b, t, h, alpha)

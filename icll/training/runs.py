@@ -39,11 +39,14 @@ def train(
 ) -> dict[str, Any]:
     """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew."""
     folder = Path("runs") / config.name if folder is None else folder
-    prepare(config, folder, force)
-    finished = read_result(folder)
+    check_folder(config, folder, force)
+    finished = None if force else read_result(folder)
     if finished is not None:
         return finished
-    trainer = Trainer(config, folder, machine, loggers)
+    trainer = Trainer(config, folder, machine, loggers)  # what is wrong with the config is said before anything is written
+    if trainer.fabric.global_rank == 0:
+        prepare(config, folder, force)
+    trainer.fabric.barrier()
     trainer.restore()
     trainer.fit(watch)
     if trainer.fabric.global_rank == 0:
@@ -52,8 +55,8 @@ def train(
     return {}
 
 
-def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
-    """Make the run's folder, or see that it is of this run."""
+def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:
+    """See that a folder is new, or of this run."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / CONFIG).exists():
             raise IcllError(f"{folder} is not empty and not a run: choose another --out")
@@ -62,9 +65,13 @@ def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
             raise IcllError(
                 f"{folder} is a run of another config ({_difference(config, other)}): choose another --out, or --force"
             )
-        if force:
-            for path in (folder / RESULT, folder / WEIGHTS, folder / METRICS, *(folder / "last").glob("step-*")):
-                path.unlink(missing_ok=True)
+
+
+def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
+    """Write the config down; with `force`, clear what was trained before."""
+    if force:
+        for path in (folder / RESULT, folder / WEIGHTS, folder / METRICS, *(folder / "last").glob("step-*")):
+            path.unlink(missing_ok=True)
     with replacing(folder / CONFIG) as (path,):
         path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False))
 

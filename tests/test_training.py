@@ -1,0 +1,369 @@
+"""Training: the loop, runs, and going on after a kill as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from icll import IcllError, build_model, evaluate, load_run
+from icll.cli import main
+from icll.mixers import ARCHITECTURES
+from icll.model import ModelConfig
+from icll.tasks import collate, make_loader, regbench
+from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, find_runs, from_plain, loop, train
+from icll.training.checkpoint import load_checkpoint, save_checkpoint
+from icll.training.loop import Trainer, relabelled
+from icll.training.optimize import make_optimizers, rate_at, warmup_steps
+from icll.training.runs import prepare
+
+FAMILIES = ("transformer", "retnet", "gla", "lstm", "rwkv", "mamba", "s4", "hyena")
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["icll.training"])
+
+
+def tiny(model: str = "retnet", epochs: int = 2, **settings) -> RunConfig:
+    settings = {"d_model": 16, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **settings}
+    return RunConfig(
+        ModelConfig(model, **settings),
+        DataConfig("regbench", "repo", train=40),
+        Recipe("test", rate=3e-3, epochs=epochs, batch_size=8),
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_validation(monkeypatch):
+    """Scoring 500 problems after each epoch would be most of the time."""
+    whole = DataConfig.load
+
+    def load(self: DataConfig):
+        data = whole(self)
+        return replace(data, valid=data.valid[:20], test=data.test[:20])
+
+    monkeypatch.setattr(DataConfig, "load", load)
+
+
+# --- going on after a kill ---
+
+
+def work(config: RunConfig, folder: str, kill_at: int | None, every: int) -> None:
+    """Train in a process of its own, with a checkpoint after every so many steps, and die without warning at a step."""
+    torch.set_num_threads(1)
+    whole = DataConfig.load
+    DataConfig.load = lambda self: replace((d := whole(self)), valid=d.valid[:20], test=d.test[:20])  # type: ignore[method-assign]
+    loop.CHECKPOINT_SECONDS = math.inf
+
+    def watch(progress, row):
+        if "valid_tvd" not in row and progress.step == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loop.CHECKPOINT_SECONDS = 0.0 if (progress.step % every == 0) else math.inf
+
+    train(config, Path(folder), watch=watch)
+
+
+def in_child(config: RunConfig, folder: Path, kill_at: int | None = None, every: int = 3) -> int | None:
+    process = context.Process(target=work, args=(config, str(folder), kill_at, every))
+    process.start()
+    process.join(300)
+    return process.exitcode
+
+
+def digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def last_weights(folder: Path) -> dict[str, torch.Tensor]:
+    found = load_checkpoint(folder / "last")
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_killed_run_ends_with_the_same_bits(model, tmp_path):
+    """SIGKILL at three steps (before a checkpoint, between two, in the second epoch), each time resumed."""
+    config = tiny(model, ngram_heads=(1, 2)) if model == "retnet" else tiny(model)
+    assert in_child(config, tmp_path / "whole") == 0
+    for kill_at in (2, 5, 8):
+        assert in_child(config, tmp_path / "killed", kill_at) == -signal.SIGKILL
+        assert not (tmp_path / "killed" / "result.json").exists()
+    assert in_child(config, tmp_path / "killed") == 0
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+    one, two = last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed")
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "killed")]
+    assert results[0]["test"]["tvd"] == results[1]["test"]["tvd"]
+    rows = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "killed")]
+    assert [json.loads(r)["train_loss"] for r in rows[0]] == [json.loads(r)["train_loss"] for r in rows[1]]
+    assert results[1]["sittings"] == 3  # the first kill came before the first checkpoint
+
+
+def test_a_truncated_checkpoint_is_survived(tmp_path):
+    config = tiny(epochs=3)
+    assert in_child(config, tmp_path / "whole") == 0
+    assert in_child(config, tmp_path / "run", kill_at=11, every=2) == -signal.SIGKILL
+    newest = max((tmp_path / "run" / "last").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
+        train(config, tmp_path / "run")
+    # This process need not have the child's number of threads, so only what must hold on any: it went on and finished.
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["sittings"] == 2
+
+
+def test_checkpoints_are_whole_or_not_used(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, {"w": torch.full((4,), float(step))}, {"step": step})
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000002.safetensors", "step-000000003.safetensors"]
+    newest = tmp_path / "step-000000003.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-3] ^= 1  # one bit of one weight
+    newest.write_bytes(content)
+    tensors, notes, warnings = load_checkpoint(tmp_path)
+    assert notes["step"] == 2 and torch.equal(tensors["w"], torch.full((4,), 2.0)) and "checksum" in warnings[0]
+    (tmp_path / "step-000000002.safetensors").write_text("no checkpoint")
+    assert load_checkpoint(tmp_path) is None
+
+
+# --- runs ---
+
+
+def test_a_run_has_everything(tmp_path):
+    config = tiny(ngram_heads=(1, 2, 3))
+    result = train(config, tmp_path / "run")
+    folder = tmp_path / "run"
+    assert {p.name for p in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "model.safetensors", "result.json", "last"}
+    assert from_plain(RunConfig, yaml.safe_load((folder / "config.yaml").read_text())) == config
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in rows] == [1, 2] and rows[1]["train_loss"] < rows[0]["train_loss"]
+    for part in ("valid", "test"):
+        assert 0 < result[part]["tvd"]["low"] < result[part]["tvd"]["mean"] < result[part]["tvd"]["high"] < 1
+    for key in ("commit", "versions", "fingerprints", "seconds", "cpu_seconds", "peak_memory_mb", "steps", "hash"):
+        assert key in result
+    model = load_run(folder)
+    scores = evaluate(model, regbench(40, "repo").test[:20])
+    assert scores.tvd == pytest.approx(result["test"]["tvd"]["mean"], abs=1e-6)
+
+
+def test_asking_again_shows_the_result(tmp_path):
+    config = tiny()
+    first = train(config, tmp_path / "run")
+    calls = []
+    assert train(config, tmp_path / "run", watch=lambda *a: calls.append(a)) == first and not calls
+    again = train(config, tmp_path / "run", force=True, watch=lambda *a: calls.append(a))
+    assert calls and again["test"]["tvd"] == first["test"]["tvd"]
+
+
+def test_a_folder_of_another_config_is_left_alone(tmp_path):
+    train(tiny(), tmp_path / "run")
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    with pytest.raises(IcllError, match=r"run of another config \(model.d_model is 16 there, 32 here\)"):
+        train(tiny(d_model=32), tmp_path / "run")
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(IcllError, match="not empty and not a run"):
+        train(tiny(), tmp_path / "other")
+
+
+def test_the_hash_knows_what_matters():
+    assert tiny().hash == tiny().hash != tiny(d_model=32).hash
+    assert replace(tiny(), seed=1).hash != tiny().hash
+    assert tiny(ngram_heads=[1, 2]).hash == tiny(ngram_heads=(1, 2)).hash
+
+
+@pytest.mark.parametrize(("plain", "message"), [
+    ({"modell": {}}, "did you mean 'model'"),
+    ({"model": {"model": "retnet", "dmodel": 3}}, "unknown setting of model 'dmodel'.*did you mean 'd_model'"),
+    ({"model": 3}, "model must be a table of settings"),
+    ({"model": {"model": "retnet"}, "recipe": {"optimizer": "adam"}}, "did you mean 'adamw'"),
+    ({}, "model"),
+])  # fmt: skip
+def test_configs_are_read_strictly(plain, message):
+    with pytest.raises(IcllError, match=message):
+        from_plain(RunConfig, plain)
+
+
+def test_find_runs(tmp_path):
+    for seed in (0, 1):
+        prepare(replace(tiny(), seed=seed), tmp_path / f"run-{seed}")
+    (tmp_path / "run-1" / "config.yaml").write_text("nonsense: [")
+    assert [r.folder.name for r in find_runs(tmp_path)] == ["run-0"]
+
+
+# --- the loop ---
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_one_batch_is_learned_by_heart(model):
+    torch.manual_seed(0)
+    made = build_model(model, d_model=64, n_layers=2, n_heads=2, seed=0)
+    batch = collate(regbench(4, "repo").train[:2])
+    tokens, targets = batch.tokens[:, :60], batch.targets[:, :60]
+    optimizers = make_optimizers(made, Recipe(rate=1e-2 if model in ("lstm", "s4", "h3") else 5e-3, weight_decay=0.0))
+    for _ in range(400):
+        loss = torch.nn.functional.cross_entropy(made(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if loss < 0.02:
+            break
+    assert loss < 0.05
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    config = tiny()
+    trainer_folder = tmp_path / "run"
+
+    def poison(progress, row):
+        if progress.step == 7:
+            with torch.no_grad():
+                next(iter(poisoned[0].bare.blocks[0].mixer.parameters())).fill_(math.nan)
+
+    prepare(config, trainer_folder)
+    poisoned = [Trainer(config, trainer_folder)]
+    with pytest.raises(IcllError, match=r"the loss is nan at step 7 .*weights of blocks.0.mixer.*last good checkpoint"):
+        poisoned[0].fit(poison)
+    tensors = last_weights(trainer_folder)
+    assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path, capsys):
+    config = tiny()
+
+    def interrupt(progress, row):
+        if progress.step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", watch=interrupt)
+    assert load_checkpoint(tmp_path / "run" / "last")[1]["step"] == 7
+    assert train(config, tmp_path / "run")["sittings"] == 2
+
+
+def test_early_stopping(tmp_path):
+    config = replace(tiny(), recipe=Recipe("test", rate=1e-12, epochs=50, batch_size=8, patience=2, warmup=0))
+    assert train(config, tmp_path / "run")["epochs"] <= 6
+
+
+@pytest.mark.slow
+def test_two_processes_train_like_one(tmp_path):
+    """Through the command line: Fabric starts the second process by running the command again."""
+    script = tmp_path / "two.py"
+    script.write_text(
+        "import sys, torch\nfrom pathlib import Path\nfrom icll.model import ModelConfig\n"
+        "from icll.training import *\ntorch.set_num_threads(1)\n"
+        "config = RunConfig(ModelConfig('retnet', 16, 2, 2), DataConfig('regbench', 'repo', train=40),"
+        " Recipe('test', rate=3e-3, epochs=1, batch_size=8))\n"
+        "train(config, Path(sys.argv[1]), machine=Machine(devices=int(sys.argv[2]), accelerator='cpu'))\n"
+    )
+    losses = {}
+    for devices in (1, 2):
+        folder = tmp_path / f"run-{devices}"
+        done = subprocess.run(
+            [sys.executable, str(script), str(folder), str(devices)], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        row = json.loads((folder / "metrics.jsonl").read_text())
+        losses[devices] = row["train_loss"], row["valid_loss"]
+    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_relabelling_permutes_symbols_and_nothing_else():
+    batch = collate(regbench(4, "repo").train[:4])
+    other = relabelled(batch, [0, 1])
+    assert torch.equal(batch.tokens == 0, other.tokens == 0) and torch.equal(batch.tokens == 19, other.tokens == 19)
+    for a, b in zip(batch.tokens, other.tokens, strict=True):
+        pairs = {(int(x), int(y)) for x, y in zip(a, b, strict=True)}
+        assert len({x for x, _ in pairs}) == len({y for _, y in pairs}) == len(pairs)
+    kept = batch.targets >= 0
+    following = torch.nn.functional.pad(other.tokens[:, 1:], (0, 1))
+    assert torch.equal(other.targets[kept], following[kept]) and torch.equal(other.targets >= 0, kept)
+    assert not torch.equal(batch.tokens, other.tokens)
+
+
+def test_schedules():
+    recipe = RECIPES["authors"]
+    assert warmup_steps(recipe, 1000) == 100
+    assert rate_at(recipe, 99, 1000, 100) == pytest.approx(1) and rate_at(recipe, 1000, 1000, 100) == pytest.approx(0.1)
+    assert rate_at(recipe, 0, 1000, 100) < 0.02
+    with pytest.warns(UserWarning, match="25,000 steps is too long for a run of 15,800: capped at 1,580"):
+        assert warmup_steps(RECIPES["text"], 15_800) == 1580
+
+
+def test_optimizers_of_a_recipe():
+    model = build_model("s4", d_model=16)
+    (adamw,) = make_optimizers(model, Recipe(rate=5e-3))
+    slow = adamw.param_groups[-1]
+    assert slow["weight_decay"] == 0 and slow["scale"] == pytest.approx(0.2)
+    assert any(p is model.blocks[0].mixer.ssm.log_dt for p in slow["params"])
+    both = make_optimizers(build_model("transformer", d_model=16), Recipe(optimizer="muon"))
+    assert [type(o).__name__ for o in both] == ["AdamW", "Muon"]
+    assert all(p.dim() == 2 for g in both[1].param_groups for p in g["params"])
+
+
+def test_bf16_trains(tmp_path):
+    result = train(replace(tiny(epochs=1), precision="bf16-mixed"), tmp_path / "run")
+    assert math.isfinite(result["test"]["tvd"]["mean"])
+
+
+# --- the command line ---
+
+
+def test_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "gla", "--ngram-heads", "1,2", "--profile", "repo", "--train", "40", "--epochs", "1", "--d-model", "16"]
+    main([*command, "--out", "runs/a"])
+    out = capsys.readouterr().out
+    assert "runs/a: 1 epochs" in out and "test" in out
+    assert (tmp_path / "runs/a/curves.png").read_bytes().startswith(b"\x89PNG")
+    main(["train", "lstm", "--task", "recall", "--train", "40", "--epochs", "1", "--d-model", "16", "--out", "runs/b"])
+    capsys.readouterr()
+    main(["resume", "runs/a"])
+    assert "runs/a: 1 epochs" in capsys.readouterr().out
+    main(["runs", "runs", "--sort", "tvd", "--filter", "gla"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].startswith("runs/a") and "finished" in lines[1]
+    main(["runs", "runs", "--json"])
+    assert [r["model"] for r in json.loads(capsys.readouterr().out)] == ["gla", "lstm"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["train", "retnett"], "did you mean 'retnet'"),
+    (["train", "retnet", "--recipe", "fastt"], "did you mean 'fast'"),
+    (["train", "retnet", "--d-modle", "3"], "--d-model"),
+    (["train", "retnet", "--ngram-heads", "1;2"], "write numbers with commas"),
+    (["train", "retnet", "--task", "recall", "--relabel"], "relabel is for regbench"),
+    (["train", "retnet", "--logger", "paper"], "unknown logger"),
+    (["resume", "nowhere"], "nowhere is not a run: it has no config.yaml"),
+    (["runs", "nowhere"], "nowhere is not a folder"),
+])  # fmt: skip
+def test_bad_input(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    text = capsys.readouterr().err
+    assert error.value.code == 2 and message in text and text.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_loaders_still_feed_a_loop_of_your_own():
+    batch = next(iter(make_loader(regbench(8, "repo").train, 4)))
+    assert batch.tokens.shape == batch.targets.shape
+
+
+def test_plain_configs_hold_everything():
+    plain = as_plain(tiny(ngram_heads=(1,)))
+    assert json.loads(json.dumps(plain)) == plain and from_plain(RunConfig, plain) == tiny(ngram_heads=(1,))
