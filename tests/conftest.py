@@ -25,3 +25,19 @@ def repo() -> Splits:
 @pytest.fixture(scope="session")
 def paper() -> Splits:
     return regbench(train=150, profile="paper", seed=0)
+
+
+@pytest.fixture
+def small_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For training in tests: scoring 500 problems after each epoch would be most of the time."""
+    from dataclasses import replace
+
+    from icll.training import DataConfig
+
+    whole = DataConfig.load
+
+    def load(self: DataConfig) -> Splits:
+        data = whole(self)
+        return replace(data, valid=data.valid[:20], test=data.test[:20])
+
+    monkeypatch.setattr(DataConfig, "load", load)

@@ -28,6 +28,7 @@ from icll.training.loop import Trainer, relabelled
 from icll.training.optimize import make_optimizers, rate_at, warmup_steps
 from icll.training.runs import prepare
 
+pytestmark = pytest.mark.usefixtures("small_validation")
 FAMILIES = ("transformer", "retnet", "gla", "lstm", "rwkv", "mamba", "s4", "hyena")
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["icll.training"])
@@ -40,18 +41,6 @@ def tiny(model: str = "retnet", epochs: int = 2, **settings) -> RunConfig:
         DataConfig("regbench", "repo", train=40),
         Recipe("test", rate=3e-3, epochs=epochs, batch_size=8),
     )
-
-
-@pytest.fixture(autouse=True)
-def small_validation(monkeypatch):
-    """Scoring 500 problems after each epoch would be most of the time."""
-    whole = DataConfig.load
-
-    def load(self: DataConfig):
-        data = whole(self)
-        return replace(data, valid=data.valid[:20], test=data.test[:20])
-
-    monkeypatch.setattr(DataConfig, "load", load)
 
 
 # --- going on after a kill ---

@@ -47,7 +47,7 @@ class Recipe:
     name: str = "fast"
     optimizer: str = "adamw"  # muon: for matrices inside the layers, adamw for the rest
     rate: float = 3e-3  # of adamw
-    muon_rate: float = 0.02
+    muon_rate: float = 3e-3
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.1
     warmup: float = 0.1
@@ -77,7 +77,7 @@ RECIPES = {
     # The paper's text.
     "text": Recipe("text", rate=2.5e-4, betas=(0.9, 0.99), warmup=25_000, warmup_from=1e-7, epochs=200, clip=None),
     # Ours: see docs/training.md for the measurements.
-    "fast": Recipe("fast", rate=3e-3, weight_decay=0.1, warmup=0.1, epochs=20),
+    "fast": Recipe("fast", optimizer="muon", rate=3e-3, muon_rate=3e-3, epochs=10, batch_size=16),
 }
 
 
