@@ -245,7 +245,7 @@ def score(
     Parameters
     ----------
     predictors
-        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`.
+        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`, or the folder of a run.
     problems
         How many problems, from the first; default: all.
     picture
@@ -261,10 +261,11 @@ def score(
     no_cache
         Neither look for kept scores, nor keep these.
     """
-    from .learners import make_predictor
     from .progress import progress_bar
-    from .scoring import default_cache
+    from .scoring import default_cache, open_predictor
     from .scoring import score as score_one
+
+    _allow_local_plugins()
 
     chosen = _problems(data, split, task, profile, seed)
     if problems is not None:
@@ -272,7 +273,7 @@ def score(
             raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
         chosen = chosen[:problems]
     for spec in predictors:
-        make_predictor(spec, chosen)  # what is wrong with one is said before the first is scored
+        open_predictor(spec, chosen)  # what is wrong with one is said before the first is scored
     folder = None if no_cache else cache or default_cache()
     scores = []
     for spec in predictors:
@@ -709,8 +710,8 @@ def generate(
         With --score: how many test problems.
     """
     from .generation import score_writing, write_strings
-    from .learners import make_predictor
     from .progress import progress_bar
+    from .scoring import open_predictor
     from .tokens import decode, encode
     from .training import load_run
 
@@ -730,7 +731,7 @@ def generate(
     if not 1 <= problems <= len(chosen):
         raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
     chosen = chosen[:problems]
-    predictors = {model.name: model, **{spec: make_predictor(spec, chosen) for spec in others}}
+    predictors = {model.name: model, **{spec: open_predictor(spec, chosen) for spec in others}}
     scores = []
     for name, predictor in predictors.items():
         with progress_bar(name) as progress:

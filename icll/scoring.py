@@ -15,10 +15,11 @@ from safetensors.numpy import save_file
 
 from . import __version__
 from .engine import Progress, run_pieces
+from .errors import IcllError
 from .files import replacing
 from .learners import make_predictor
 from .metrics import Scores
-from .predictors import Oracle, evaluate
+from .predictors import Oracle, Predictor, evaluate
 from .tasks.problems import Problems
 
 QUICK = 5.0  # seconds: less work than this is not worth starting processes for
@@ -36,7 +37,7 @@ def score(
     progress: Progress = lambda done, total: None,
 ) -> Scores:
     """Scores of the predictor called `spec`. `cache` is a folder to look in first, and to keep the scores in."""
-    predictor = make_predictor(spec, problems)
+    predictor = open_predictor(spec, problems)
     path = None if cache is None else cache / f"{_key(spec, problems)}.safetensors"
     if path is not None and (found := read_scores(path)) is not None:
         return found
@@ -61,8 +62,24 @@ def score(
     return scores
 
 
+def open_predictor(spec: str, problems: Problems) -> Predictor:
+    """By name, such as `ngram:3`, or the model of a run's folder."""
+    if not is_run(spec):
+        return make_predictor(spec, problems)
+    from .training import load_run  # torch models take a second to import, which learners need not wait for
+
+    model = load_run(spec)
+    if model.config.vocab_size != problems.vocab_size:
+        raise IcllError(f"{spec} was trained on {model.config.vocab_size} token ids, these problems have {problems.vocab_size}")
+    return model
+
+
+def is_run(spec: str) -> bool:
+    return (Path(spec) / "config.yaml").is_file()
+
+
 def _score_piece(spec: str, problems: Problems) -> Scores:
-    predictor = make_predictor(spec, problems)
+    predictor = open_predictor(spec, problems)
     if hasattr(predictor, "threads"):
         predictor.threads = 1  # the other cores have pieces of their own
     if not isinstance(predictor, Oracle):
@@ -91,16 +108,18 @@ def default_cache() -> Path:
 
 
 def _key(spec: str, problems: Problems) -> str:
-    parts = json.dumps([spec, problems.fingerprint, __version__, _code_version()])
+    weights = hashlib.sha256((Path(spec) / "model.safetensors").read_bytes()).hexdigest() if is_run(spec) else ""
+    parts = json.dumps([weights or spec, problems.fingerprint, __version__, _code_version(bool(weights))])
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-@lru_cache(maxsize=1)
-def _code_version() -> str:
+@lru_cache(maxsize=2)
+def _code_version(models: bool) -> str:
     """Changes with the code that scores depend on: predictors and everything below them."""
     root = Path(__file__).parent
-    rooms = [root / "languages", root / "tasks", root / "learners"]
-    files = [root / "metrics.py", root / "predictors.py", *(f for room in rooms for f in room.glob("*.py"))]
+    rooms = [root / "languages", root / "tasks", *([root / "ops", root / "mixers"] if models else [root / "learners"])]
+    single = ["metrics.py", "predictors.py", *(["model.py"] if models else [])]
+    files = [*(root / name for name in single), *(f for room in rooms for f in room.glob("*.py"))]
     return hashlib.sha256(b"".join(f.name.encode() + f.read_bytes() for f in sorted(files))).hexdigest()
 
 

@@ -50,3 +50,9 @@ def test_the_mixer_of_the_docs_conforms(tmp_path, monkeypatch):
     (tmp_path / "leaky_of_the_docs.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
     assert not [str(c) for c in check_mixer("leaky_of_the_docs:Leaky") if c.passed is False]
+
+
+def test_the_training_example_of_the_docs_runs(tmp_path, monkeypatch, small_validation):
+    monkeypatch.chdir(tmp_path)
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL)[0]
+    exec(compile(block, "docs/training.md", "exec"), {})

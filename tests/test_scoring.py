@@ -89,7 +89,7 @@ def test_scores_are_kept_and_found_again(repo, tmp_path, monkeypatch):
     for other in (lambda: score("ngram:2", some, cache=tmp_path), lambda: score("ngram:3", repo.test[:6], cache=tmp_path)):
         with pytest.raises(TypeError):
             other()
-    monkeypatch.setattr(scoring, "_code_version", lambda: "another")
+    monkeypatch.setattr(scoring, "_code_version", lambda models: "another")
     with pytest.raises(TypeError):
         score("ngram:3", some, cache=tmp_path)
 

@@ -325,6 +325,11 @@ def test_from_the_command_line(tmp_path, capsys, monkeypatch):
     main(["runs", "runs", "--sort", "tvd", "--filter", "gla"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[1].startswith("runs/a") and "finished" in lines[1]
+    main(["score", "ngram:2", "runs/a", "--profile", "repo", "--problems", "5", "--no-cache"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["ngram:2", "runs/a"]
+    with pytest.raises(SystemExit):
+        main(["score", "runs/b", "--profile", "repo", "--problems", "5"])
+    assert "runs/b was trained on 41 token ids, these problems have 20" in capsys.readouterr().err
     main(["runs", "runs", "--json"])
     assert [r["model"] for r in json.loads(capsys.readouterr().out)] == ["gla", "lstm"]
 

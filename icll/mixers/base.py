@@ -76,6 +76,16 @@ class Mixer(nn.Module):
         return torch.zeros(shape, dtype=dtype or like.dtype, device=like.device)
 
 
+def by_steps(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """The recurrent form of a whole text [B, L, D]: its `step`, token after token."""
+    state = module.initial_state(len(x))
+    y = []
+    for t in range(x.shape[1]):
+        out, state = module.step(x[:, t], state)
+        y.append(out)
+    return torch.stack(y, 1)
+
+
 def full_precision(like: torch.Tensor) -> AbstractContextManager[object]:
     """Without autocast: for filters and recurrences whose errors add up over the length."""
     kind = like.device.type

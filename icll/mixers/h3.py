@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..ops.convolution import long_convolve, short_step, toeplitz
-from .base import Mixer, Mixing, architecture
+from .base import Mixer, Mixing, architecture, by_steps
 from .state_space import LowRankStateSpace, make_state_space
 
 State = tuple[torch.Tensor, torch.Tensor]
@@ -41,12 +41,7 @@ class H3(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.form == "recurrent":
-            state = self.initial_state(len(x))
-            y = []
-            for t in range(x.shape[1]):
-                out, state = self.step(x[:, t], state)
-                y.append(out)
-            return torch.stack(y, 1)
+            return by_steps(self, x)
         q, k, v = self.qkv(x).chunk(3, -1)
         return self.out(q * self.ssm(long_convolve(k, self._shift()) * v))
 

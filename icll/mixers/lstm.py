@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .base import Mixer, architecture, full_precision
+from .base import Mixer, architecture, by_steps, full_precision
 
 
 @architecture("lstm", norm=None, feed_forward=None, residual=False)
@@ -29,12 +29,7 @@ class Lstm(Mixer):
         if self.form == "fast":
             with full_precision(x):  # not every processor has this layer in half precision
                 return self.lstm(x.to(next(self.parameters()).dtype))[0].to(x.dtype)
-        state = self.initial_state(len(x))
-        y = []
-        for t in range(x.shape[1]):
-            out, state = self.step(x[:, t], state)
-            y.append(out)
-        return torch.stack(y, 1)
+        return by_steps(self, x)
 
     def initial_state(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         zero = self.zeros(batch_size, self.d_model)

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..errors import IcllError, unknown, whole
 from ..ops.convolution import diagonal_filter, diagonal_step, long_convolve
-from .base import full_precision
+from .base import by_steps, full_precision
 
 SPECTRA = ("lin", "inv", "legs")
 _DT = math.log(0.001), math.log(0.1)
@@ -86,12 +86,7 @@ class StateSpace(nn.Module):
     def forward(self, x: torch.Tensor, form: str = "convolution") -> torch.Tensor:
         if form == "convolution":
             return long_convolve(x, self.filters(x.shape[1]))
-        h = self.initial_state(len(x))
-        y = []
-        for t in range(x.shape[1]):
-            out, h = self.step(x[:, t], h)
-            y.append(out)
-        return torch.stack(y, 1)
+        return by_steps(self, x)
 
     def initial_state(self, batch_size: int) -> torch.Tensor:
         """Complex [B, D, N / 2]."""
