@@ -284,6 +284,13 @@ def main() -> None:
             if options.only not in name:
                 continue
             got = result["cases"][name] = run("case", name, seconds)
+            if target is not None and target < 1 and "seconds" in got and peer_of:  # close: in turns, the best of each
+                for _ in range(2):
+                    for key in (peer_of, name):
+                        again = run("case", key, seconds)
+                        if again["tokens_per_second"] > result["cases"][key]["tokens_per_second"]:
+                            result["cases"][key] = again
+                got = result["cases"][name]
             if "missing" in got:
                 print(f"{name:48}   left out: {got['missing']}")
                 continue
