@@ -144,7 +144,7 @@ class Block(nn.Module):
         """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
         if can_step(self.mixer):
             return self.mixer.initial_state(batch_size)
-        like = next(self.mixer.parameters())
+        like = next(self.parameters(), torch.empty(0))  # a mixer need not have parameters
         return torch.zeros(batch_size, 0, self.d_model, dtype=like.dtype, device=like.device)
 
     def step(self, x: torch.Tensor, recurrent_state: Any, contexts: Contexts | None = None) -> tuple[torch.Tensor, Any]:
@@ -418,7 +418,7 @@ def _linear_flops(module: nn.Module) -> float:
 
 def _counted_flops(mixer: nn.Module, length: int, d_model: int) -> float:
     """What torch counts for a mixer that does not say."""
-    like = next(mixer.parameters())
+    like = next(mixer.parameters(), torch.empty(0))
     counter = FlopCounterMode(display=False)
     with evaluating(mixer), counter:
         mixer(torch.zeros(1, length, d_model, dtype=like.dtype, device=like.device))

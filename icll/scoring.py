@@ -65,6 +65,8 @@ def score(
 def open_predictor(spec: str, problems: Problems) -> Predictor:
     """By name, such as `ngram:3`, or the model of a run's folder."""
     if not is_run(spec):
+        if Path(spec).is_dir():
+            raise IcllError(f"{spec} is a folder, but not a run: it has no config.yaml; `icll runs` lists those there are")
         return make_predictor(spec, problems)
     from .training import load_run  # torch models take a second to import, which learners need not wait for
 

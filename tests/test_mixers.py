@@ -234,6 +234,13 @@ class Peeks(Average):
     def forward(self, x):
         return self.out(x.flip(1).cumsum(1).flip(1))
 
+class Bare(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+
+    def forward(self, x):
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)[:, None]
+
 class Nothing(Average):
     def forward(self, x):
         return self.out(x)
@@ -282,10 +289,11 @@ def plugins(tmp_path, monkeypatch):
     sys.modules.pop("plugins_of_a_user", None)
 
 
-def test_a_plugin_conforms_and_is_used_by_name(plugins):
-    checks = check_mixer(f"{plugins}:Average")
+@pytest.mark.parametrize("mixer", ["Average", "Bare"])
+def test_a_plugin_conforms_and_is_used_by_name(plugins, mixer):
+    checks = check_mixer(f"{plugins}:{mixer}")
     assert not [str(c) for c in checks if c.passed is False]
-    model = build_model(f"{plugins}:Average", d_model=8, n_layers=2)
+    model = build_model(f"{plugins}:{mixer}", d_model=8, n_layers=2)
     tokens = torch.randint(1, 20, (2, 9))
     logits, state = model(tokens), model.initial_state(2)
     for t in range(9):

@@ -330,6 +330,9 @@ def test_from_the_command_line(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["score", "runs/b", "--profile", "repo", "--problems", "5"])
     assert "runs/b was trained on 41 token ids, these problems have 20" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["score", "runs"])
+    assert "runs is a folder, but not a run" in capsys.readouterr().err
     main(["runs", "runs", "--json"])
     assert [r["model"] for r in json.loads(capsys.readouterr().out)] == ["gla", "lstm"]
 
