@@ -187,7 +187,8 @@ def test_find_runs(tmp_path):
     for seed in (0, 1):
         prepare(replace(tiny(), seed=seed), tmp_path / f"run-{seed}")
     (tmp_path / "run-1" / "config.yaml").write_text("nonsense: [")
-    assert [r.folder.name for r in find_runs(tmp_path)] == ["run-0"]
+    with pytest.warns(UserWarning, match="run-1 is left out"):
+        assert [r.folder.name for r in find_runs(tmp_path)] == ["run-0"]
 
 
 # --- the loop ---

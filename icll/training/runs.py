@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,12 +174,13 @@ class RunSummary:
 
 
 def find_runs(root: Path) -> list[RunSummary]:
-    """All runs below a folder, by name. What cannot be read is left out."""
+    """All runs below a folder, by name. What cannot be read is left out, with a warning."""
     found = []
     for path in sorted(root.rglob(CONFIG)):
         try:
             config = read_config(path.parent)
-        except IcllError:
+        except IcllError as error:
+            warnings.warn(f"{path.parent} is left out: {error}", stacklevel=2)
             continue
         metrics = path.parent / METRICS
         rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
