@@ -1,0 +1,36 @@
+"""The command line: parse, call, print. Whatever is slow to import is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import CycloptsError
+
+from ..errors import IcllError
+from . import data, models, runs, scores, writing  # noqa: F401  (each adds its commands to the app)
+from .common import app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Bad input is one line on standard error and exit code 2."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, IcllError) as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}: check the path, its permissions and the space left")
+    except MemoryError:
+        _fail("there is not enough memory for this: ask for fewer or shorter problems")
+    except KeyboardInterrupt:
+        print("icll: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(text: str) -> None:
+    print("icll: " + " ".join(text.split()), file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,140 @@
+"""What commands share: names of options, where problems come from, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from .. import __version__
+from ..errors import IcllError
+
+if TYPE_CHECKING:
+    from ..languages import Automaton, Profile
+    from ..tasks.problems import Problems, Splits
+
+app = App(  # the help of each command has an example
+    name="icll",
+    help="In-context language learning: data, learners, models and measurements.",
+    version=__version__,
+    help_format="markdown",
+    default_parameter=Parameter(negative=()),
+)
+
+Split = Literal["train", "valid", "test"]
+Task = Literal["regbench", "recall"]
+TaskName = Annotated[Task | None, Parameter(help="Random regular languages (`regbench`, default) or associative `recall`.")]
+Range = tuple[int, int]
+JSON = Annotated[bool, Parameter(name="--json", help="Print the result as JSON.")]
+ProfileName = Annotated[
+    str | None, Parameter(help="`paper` (as the paper defines the data; default) or `repo` (what its published numbers used).")
+]
+Seed = Annotated[int | None, Parameter(help="Another seed gives other languages; default: 0.")]
+SplitOf = Annotated[Split | None, Parameter(help="Which set of a data folder; default: test.")]
+Source = Annotated[Path | None, Parameter(help="A data folder or file; without it, the set of --task, --profile, --seed.")]
+MixerOptions = Annotated[
+    list[str] | None,
+    Parameter(name="--option", help="An option of the mixer, such as `value_gate=true` of gla; may be repeated."),
+]
+
+
+def interval(score: dict[str, float]) -> str:
+    return f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
+
+
+def numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """`1,2,3` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise IcllError(f"{option} {text}: write numbers with commas between them, such as 1,2,3") from None
+
+
+def allow_local_plugins() -> None:
+    """`package.module:Class` may stand in the current folder, as with `python -m`."""
+    if "" not in sys.path:
+        sys.path.append("")
+
+
+def parse_options(pairs: Sequence[str] | None) -> dict[str, object]:
+    """`name=value` pairs; values as in JSON, else as text."""
+    options: dict[str, object] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise IcllError(f"--option {pair}: write name=value")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+def refuse(option: str, **others: object) -> None:
+    """Refuse options that would have no effect beside another."""
+    for name, value in others.items():
+        if value is not None:
+            raise IcllError(f"--{name} has no effect with {option}: leave one of them out")
+
+
+def profile_of(name: str | None, **ranges: Range | None) -> Profile:
+    """A named profile, with the ranges given in its place."""
+    from dataclasses import replace
+
+    from ..languages.profile import get_profile
+
+    return replace(get_profile(name or "paper"), **{key: value for key, value in ranges.items() if value is not None})
+
+
+def open_problems(path: Path | None, split: Split | None, task: Task | None, profile: str | None, seed: int | None) -> Problems:
+    """A set from a folder, from a file, or made on the spot."""
+    from ..tasks import associative_recall, load, regbench
+    from ..tasks.problems import split_path
+
+    if path is not None:
+        refuse(str(path), task=task, profile=profile, seed=seed)
+        if path.is_dir():
+            return load(split_path(path, split or "test"))
+        refuse(f"the file {path}", split=split)
+        return load(path)
+    if task == "recall":
+        refuse("--task recall", profile=profile)
+        made: Splits = associative_recall(seed=seed or 0)
+    else:
+        made = regbench(profile=profile or "paper", seed=seed or 0)
+    return getattr(made, split or "test")
+
+
+def read_automata(path: Path) -> list[Automaton]:
+    from ..languages import Automaton
+
+    try:
+        blocks = [block for block in re.split(r"\n\s*\n", path.read_text()) if block.strip()]
+    except UnicodeDecodeError:
+        raise IcllError(f"{path} is not text: write tables as `icll data show` prints them") from None
+    if not blocks:
+        raise IcllError(f"{path} has no table: write a line of symbols, then a line for each state")
+    automata = []
+    for number, block in enumerate(blocks, start=1):
+        try:
+            automata.append(Automaton.from_table(block))
+        except IcllError as error:
+            raise IcllError(f"{path}, table {number}: {error}") from None
+    return automata
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns by blanks: as easy to read as to cut."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(cells).rstrip())

@@ -1,0 +1,302 @@
+"""Train, resume and list runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from ..errors import IcllError, unknown
+from .common import (
+    JSON,
+    MixerOptions,
+    ProfileName,
+    TaskName,
+    allow_local_plugins,
+    app,
+    interval,
+    numbers,
+    parse_options,
+    print_json,
+    print_table,
+    refuse,
+)
+
+if TYPE_CHECKING:
+    from ..training import Machine, RunConfig
+
+
+Orders = Annotated[str | None, Parameter(help="Orders of n-gram heads, such as 1,2,3.")]
+
+
+@app.command(name="train")
+def train_command(
+    model: str,
+    /,
+    *,
+    d_model: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    dropout: float = 0.1,
+    ngram_heads: Orders = None,
+    ngram_after: str | None = None,
+    init: str = "native",
+    authors_bug: bool = False,
+    option: MixerOptions = None,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    train: int = 2500,
+    data_seed: int = 0,
+    relabel: bool = False,
+    recipe: str = "fast",
+    optimizer: str | None = None,
+    rate: float | None = None,
+    muon_rate: float | None = None,
+    weight_decay: float | None = None,
+    warmup: float | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    clip: float | None = None,
+    patience: int | None = None,
+    seed: int = 0,
+    precision: str = "32-true",
+    accelerator: str = "auto",
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: str = "auto",
+    threads: int | None = None,
+    logger: str | None = None,
+    out: Path | None = None,
+    force: bool = False,
+    json_: JSON = False,
+) -> None:
+    """Train a model and score it on validation and test. A run is a folder; the same settings are the same run.
+
+    An interrupted run goes on where it was, by the same command or by `icll resume`; a finished one shows its result.
+
+    Example: `icll train retnet --ngram-heads 1,2,3 --profile repo --train 2500 --out runs/retnet-ngh`
+
+    Parameters
+    ----------
+    model
+        A name of `icll models`, or `package.module:Class`.
+    d_model
+        Width.
+    layers
+        How many.
+    heads
+        How many, for the models that have heads.
+    dropout
+        Of the embedding and of softmax attention.
+    ngram_after
+        Behind how many layers the n-gram heads stand, such as 1 or 1,-2; default: 1.
+    init
+        `native` (a mixer's own) or `authors`.
+    authors_bug
+        The published wiring of lstm and mamba.
+    train
+        Number of training problems.
+    data_seed
+        Another seed gives other languages.
+    relabel
+        Permute the symbols of each training problem, anew every epoch. Not the paper's setting.
+    recipe
+        `fast` (ours), `authors` (their code) or `text` (the paper's text); the options below change single settings of it.
+    optimizer
+        `adamw` or `muon`.
+    rate
+        Learning rate of AdamW.
+    muon_rate
+        Learning rate of Muon.
+    warmup
+        Steps, or below 1 a share of all.
+    clip
+        Largest norm of the gradient.
+    patience
+        Epochs without a better validation loss before it stops.
+    seed
+        Of weights, order and dropout.
+    precision
+        `32-true` or `bf16-mixed`.
+    accelerator
+        `cpu`, `cuda`, `mps` or `auto`.
+    devices
+        Processes on each node.
+    nodes
+        Number of nodes.
+    strategy
+        `ddp`, `fsdp` or `auto`.
+    threads
+        For each process; default: torch's.
+    logger
+        Also log to `tensorboard`, `wandb` or `mlflow`, if installed.
+    out
+        The run's folder; default: runs/ and a name.
+    force
+        Train again, even if the run is finished.
+    """
+    from ..model import ModelConfig
+    from ..tokens import RECALL, VOCAB_SIZE
+    from ..training import RECIPES, DataConfig, Machine, RunConfig, change
+
+    allow_local_plugins()
+    if recipe not in RECIPES:
+        raise unknown("recipe", recipe, RECIPES)
+    task = task or "regbench"
+    if task == "recall":
+        refuse("--task recall", profile=profile)
+    chosen = change(
+        RECIPES[recipe], optimizer=optimizer, rate=rate, muon_rate=muon_rate, weight_decay=weight_decay, warmup=warmup,
+        epochs=epochs, batch_size=batch_size, clip=clip, patience=patience,
+    )  # fmt: skip
+    config = RunConfig(
+        ModelConfig(
+            model, d_model, layers, heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=dropout, init=init,
+            authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
+            ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
+        ),
+        DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
+    )  # fmt: skip
+    machine = Machine(accelerator, devices, nodes, strategy, threads)
+    _train(config, out or Path("runs") / config.name, machine, force, logger, json_)
+
+
+@app.command
+def resume(run: Path, /, *, threads: int | None = None, logger: str | None = None, json_: JSON = False) -> None:
+    """Go on with a run that was interrupted; the weights become those of a run that was not.
+
+    Example: `icll resume runs/retnet-ngh`
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    threads
+        For each process; the same number as before gives the same bits.
+    logger
+        As of `icll train`.
+    """
+    from ..training import Machine, read_config
+
+    allow_local_plugins()
+    _train(read_config(run), run, Machine(threads=threads), False, logger, json_)
+
+
+def _train(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
+    from ..report import draw_training, save_figure
+    from ..training import find_runs
+    from ..training import train as train_run
+    from ..training.watching import make_logger, watching
+
+    try:
+        with watching(config) as watch:
+            result = train_run(
+                config, out, machine=machine, force=force, loggers=make_logger(logger, out) if logger else None, watch=watch
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        print(f"icll: stopped, and kept: go on with `icll resume {out}`", file=sys.stderr)
+        sys.exit(130)
+    if not result:  # another process prints
+        return
+    (run,) = (r for r in find_runs(out) if r.folder == out)
+    if run.rows and not (out / "curves.png").exists():
+        save_figure(draw_training(run.rows), out / "curves.png")
+    if json_:
+        print_json(result)
+        return
+    print(
+        f"{out}: {result['epochs']} epochs, {result['steps']:,} steps, {result['seconds']:.0f} s, "
+        f"best in epoch {result['best_epoch']}"
+    )
+    rows = [[part, *(interval(result[part][m]) for m in ("tvd", "accuracy", "cross_entropy"))] for part in ("valid", "test")]
+    print_table(["", "TVD", "accuracy", "cross-entropy"], rows)
+
+
+@app.command
+def runs(
+    root: Path = Path("runs"),
+    /,
+    *,
+    sort: Literal["name", "tvd", "accuracy", "seconds", "train", "parameters"] = "name",
+    filter_: Annotated[str | None, Parameter(name="--filter", help="Only runs whose name or settings contain this.")] = None,
+    json_: JSON = False,
+) -> None:
+    """All runs below a folder: settings, state and scores.
+
+    Example: `icll runs runs --sort tvd --filter retnet`
+
+    Parameters
+    ----------
+    root
+        Where to look.
+    sort
+        By name, by a score on the test set (best first), by time, by training problems or by parameters.
+    """
+    from ..training import as_plain, find_runs
+
+    if not root.is_dir():
+        raise IcllError(f"{root} is not a folder: give the one runs are in")
+    found = [r for r in find_runs(root) if filter_ is None or filter_ in f"{r.folder} {json.dumps(as_plain(r.config))}"]
+    table = []
+    for run in found:
+        test = (run.result or {}).get("test", {})
+        last = run.rows[-1] if run.rows else {}
+        table.append({
+            "run": str(run.folder), "model": run.config.model.model, "heads": list(run.config.model.ngram_heads),
+            "d_model": run.config.model.d_model, "layers": run.config.model.n_layers, "train": run.config.data.train,
+            "recipe": run.config.recipe.name, "seed": run.config.seed, "status": run.status, "epochs": last.get("epoch", 0),
+            "of": run.config.recipe.epochs, "valid_tvd": min((r["valid_tvd"] for r in run.rows), default=None),
+            "test_tvd": test.get("tvd", {}).get("mean"), "test_accuracy": test.get("accuracy", {}).get("mean"),
+            "parameters": (run.result or {}).get("parameters"), "seconds": (run.result or last).get("seconds"),
+        })  # fmt: skip
+    keys = {"tvd": "test_tvd", "accuracy": "test_accuracy", "name": "run"}
+    key = keys.get(sort, sort)
+    sign = -1 if sort == "accuracy" else 1
+    table.sort(key=lambda r: (r[key] is None, r[key] if isinstance(r[key], str) else sign * (r[key] or 0)))
+    if json_:
+        print_json(table)
+        return
+    if not table:
+        print(f"no runs in {root}")
+        return
+    rows = []
+    for r in table:
+        number = [f"{r[m]:.3f}" if r[m] is not None else "-" for m in ("valid_tvd", "test_tvd", "test_accuracy")]
+        heads = ",".join(map(str, r["heads"])) or "-"
+        size = f"{r['d_model']}x{r['layers']}"
+        times = f"{r['seconds']:.0f}" if r["seconds"] is not None else "-"
+        progress = f"{r['epochs']}/{r['of']}"
+        rows.append(
+            [
+                r["run"],
+                r["model"],
+                heads,
+                size,
+                str(r["train"]),
+                r["recipe"],
+                str(r["seed"]),
+                progress,
+                *number,
+                times,
+                r["status"],
+            ]
+        )
+    header = [
+        "run",
+        "model",
+        "heads",
+        "d x layers",
+        "train",
+        "recipe",
+        "seed",
+        "epochs",
+        "valid TVD",
+        "test TVD",
+        "accuracy",
+        "s",
+        "",
+    ]
+    print_table(header, rows)

@@ -1,0 +1,104 @@
+"""Score predictors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from ..errors import IcllError
+from .common import (
+    JSON,
+    ProfileName,
+    Seed,
+    Source,
+    SplitOf,
+    TaskName,
+    allow_local_plugins,
+    app,
+    open_problems,
+    print_json,
+    print_table,
+)
+
+
+@app.command
+def score(
+    predictors: Annotated[list[str], Parameter(consume_multiple=True)],
+    /,
+    *,
+    data: Source = None,
+    split: SplitOf = None,
+    problems: int | None = None,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
+    picture: Path | None = None,
+    engine: Literal["local", "ray"] = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    cache: Path | None = None,
+    no_cache: bool = False,
+    json_: JSON = False,
+) -> None:
+    """Score predictors side by side: TVD, accuracy, cross-entropy and KL, with 95 % confidence intervals.
+
+    Scores are kept, and taken from there when the same predictor, data and code are asked for again.
+
+    Example: `icll score ngram:2 ngram:3 baum-welch bayes oracle --profile repo --problems 200`
+
+    Parameters
+    ----------
+    predictors
+        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`, or the folder of a run.
+    problems
+        How many problems, from the first; default: all.
+    picture
+        Draw the scores against the strings read, to this file (.svg, .png or .pdf).
+    engine
+        Where slow predictors run: `local` processes, or a `ray` cluster (needs the extra of that name).
+    jobs
+        How many local processes; default: one for each core.
+    address
+        Of the Ray cluster; default: a new one on this machine.
+    cache
+        Folder to keep scores in; default: icll/scores in the user's cache folder.
+    no_cache
+        Neither look for kept scores, nor keep these.
+    """
+    from ..progress import progress_bar
+    from ..scoring import default_cache, open_predictor
+    from ..scoring import score as score_one
+
+    allow_local_plugins()
+
+    chosen = open_problems(data, split, task, profile, seed)
+    if problems is not None:
+        if not 1 <= problems <= len(chosen):
+            raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
+        chosen = chosen[:problems]
+    for spec in predictors:
+        open_predictor(spec, chosen)  # what is wrong with one is said before the first is scored
+    folder = None if no_cache else cache or default_cache()
+    scores = []
+    for spec in predictors:
+        with progress_bar(spec) as progress:
+            scores.append(score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress))
+    if picture is not None:
+        from ..report import draw_curves, save_figure
+
+        save_figure(draw_curves(scores), picture)
+    if json_:
+        print_json({"data": str(chosen.origin), "fingerprint": chosen.fingerprint, "scores": [s.as_dict() for s in scores]})
+        return
+    rows = []
+    for s in scores:
+        cells = [
+            f"{getattr(s, m):.3f} [{s.ci[m][0]:.3f}, {s.ci[m][1]:.3f}]" for m in ("tvd", "accuracy", "cross_entropy", "kl")
+        ]
+        rows.append([s.name, *cells, f"{1000 * s.seconds / s.n_problems:.2f}"])
+    print(f"{chosen.origin}: {len(chosen)} problems, {len(scores[0].tokens):,} scored tokens; 95 % intervals over problems")
+    print_table(["predictor", "TVD", "accuracy", "cross-entropy", "KL", "ms/problem"], rows)
+    if picture is not None:
+        print(f"picture: {picture}")
