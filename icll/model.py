@@ -157,6 +157,17 @@ class Block(nn.Module):
         return self._close(x, mixed), recurrent_state
 
 
+def waves(length: int, width: int) -> torch.Tensor:
+    """Sines and cosines of the position, [L, D], wave lengths from 2 pi to 10,000 times that.
+
+    Neighbours are alike and a step is the same rotation anywhere, so that a head finds the token before this one at all
+    positions at once; from noise it has to learn each.
+    """
+    position = torch.arange(length)[:, None]
+    angle = position * torch.exp(-math.log(10_000) * torch.arange(0, width, 2) / width)
+    return torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
+
+
 class Model(nn.Module):
     """A sequence model of any architecture: token ids [B, L] to logits [B, L, V]. Also a predictor."""
 
@@ -180,8 +191,9 @@ class Model(nn.Module):
             self.output.weight = self.embedding.weight
 
     def _initialise(self) -> None:
-        """N(0, 0.02), maps back into the residual stream smaller by the number of them. The mixers are left as they made
-        themselves, unless the authors' wrapper is asked for, which went over everything."""
+        """N(0, 0.02), maps back into the residual stream smaller by the number of them; learned positions begin as waves of
+        that size. The mixers are left as they made themselves, unless the authors' wrapper is asked for, which went over
+        everything, positions too."""
         mixers = {id(m) for block in self.blocks if isinstance(block, Block) for m in block.mixer.modules()}
         overwrite = self.config.init == "authors"
         for name, module in self.named_modules():
@@ -191,6 +203,9 @@ class Model(nn.Module):
             nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.config.n_layers) if into_stream else 0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if self.positions is not None and not overwrite:
+            with torch.no_grad():
+                self.positions.weight.copy_(0.02 * math.sqrt(2) * waves(*self.positions.weight.shape))
 
     def forward(
         self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False

@@ -97,12 +97,12 @@ class Trainer:
 
     # --- the loop ---
 
-    def fit(self, watch: Watch = lambda progress, row: None) -> Progress:
-        """Train from where the run stands to its end."""
+    def fit(self, watch: Watch = lambda progress, row: None, until: int | None = None) -> Progress:
+        """Train from where the run stands to its end, or to the end of epoch `until`."""
         recipe, progress = self.config.recipe, self.progress
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         try:
-            while progress.epoch < recipe.epochs and not self._stalled():
+            while progress.epoch < min(recipe.epochs, until or recipe.epochs) and not self._stalled():
                 self.model.train()
                 for batch, tokens in self._batches(progress.epoch, progress.batch):
                     set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup))
@@ -192,6 +192,10 @@ class Trainer:
                 path.write_text("".join(json.dumps(r) + "\n" for r in progress.rows))
             self.fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=progress.step)
         watch(progress, row)
+
+    @property
+    def finished(self) -> bool:
+        return self.progress.epoch >= self.config.recipe.epochs or self._stalled()
 
     def _stalled(self) -> bool:
         patience, progress = self.config.recipe.patience, self.progress

@@ -37,8 +37,12 @@ def train(
     force: bool = False,
     loggers: list[Any] | None = None,
     watch: Watch = lambda progress, row: None,
+    until: int | None = None,
 ) -> dict[str, Any]:
-    """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew."""
+    """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew.
+
+    `until` an epoch before the last it stops there, without a result: the next call goes on.
+    """
     folder = Path("runs") / config.name if folder is None else folder
     check_folder(config, folder, force)
     finished = None if force else read_result(folder)
@@ -49,8 +53,8 @@ def train(
         prepare(config, folder, force)
     trainer.fabric.barrier()
     trainer.restore()
-    trainer.fit(watch)
-    if trainer.fabric.global_rank == 0:
+    trainer.fit(watch, until)
+    if trainer.finished and trainer.fabric.global_rank == 0:
         return finish(trainer)
     trainer.fabric.barrier()
     return {}
