@@ -89,7 +89,7 @@ def main() -> None:
     steps = arguments.steps
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(CONFIG, Path(folder))
-        problems = trainer.data.train
+        problems = trainer.source.splits.train
         longest = int(np.diff(problems.offsets).max())
         buckets = LengthBuckets(np.diff(problems.offsets), CONFIG.recipe.batch_size, seed=CONFIG.seed)
         batches = [collate(problems[np.asarray(indices)]) for indices in buckets]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +16,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from .errors import IcllError, unknown, whole
 from .mixers import Architecture, Mixing, NGramBlock, NGramMemory, WholeText, can_step, find_architecture, make_mixer
 from .mixers.ngram import Contexts, place_after
+from .ops.cross_entropy import output_loss
 from .ops.ngram import REPEATS
 from .predictors import check_tokens
 from .tokens import VOCAB_SIZE
 
 INITS = ("native", "authors")
+NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+FEED_FORWARDS = ("gelu", "swiglu")
 STACKED_WRONGLY = ("lstm", "mamba")  # the models whose published curves carry the authors' wiring bug
 
 
@@ -46,6 +49,9 @@ class ModelConfig:
     ngram_reset: tuple[int, ...] = ()  # ids that n-grams may not span
     ngram_mlp: bool = False  # every head followed by an MLP, as for real text
     options: dict[str, Any] = field(default_factory=dict)
+    # "later" settings came after the first runs: at their default they are not written down, so that older hashes stay.
+    norm: str | None = field(default=None, metadata={"later": True})  # layer or rms; default: the architecture's
+    feed_forward: str | None = field(default=None, metadata={"later": True})  # gelu or swiglu; default: the architecture's
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "n_heads", "vocab_size", "max_length"):
@@ -67,6 +73,10 @@ class ModelConfig:
             raise IcllError(f"dropout must be from 0 to below 1, not {self.dropout}")
         if self.init not in INITS:
             raise unknown("init", self.init, INITS)
+        if self.norm not in (None, *NORMS):
+            raise unknown("norm", str(self.norm), NORMS)
+        if self.feed_forward not in (None, *FEED_FORWARDS):
+            raise unknown("feed_forward", str(self.feed_forward), FEED_FORWARDS)
         if self.authors_bug and self.model not in STACKED_WRONGLY:
             raise IcllError(f"authors_bug is of {' and '.join(STACKED_WRONGLY)} alone, not of {self.model}: leave it out")
 
@@ -175,7 +185,7 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.name = config.model
-        architecture = find_architecture(config.model)
+        architecture = architecture_of(config)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.max_length, config.d_model) if architecture.positions else None
         self.blocks: list[Any] = nn.ModuleList(_stack(config, architecture))  # type: ignore[assignment]
@@ -208,8 +218,14 @@ class Model(nn.Module):
                 self.positions.weight.copy_(0.02 * math.sqrt(2) * waves(*self.positions.weight.shape))
 
     def forward(
-        self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False
-    ) -> Any:  # logits, or an Output if anything else is asked for
+        self,
+        tokens: torch.Tensor,
+        return_hidden: bool = False,
+        return_mixing: bool = False,
+        targets: torch.Tensor | None = None,
+    ) -> Any:
+        """Logits, or an Output if anything else is asked for; with targets [B, L] (-100 where there is none) their summed
+        loss, for which a large vocabulary's logits are never held all at once."""
         x = self._embed(tokens, 0)
         contexts = WholeText(tokens, self.orders[-1], self.config.ngram_reset or None) if self.orders else None
         embedded, hidden = x, []
@@ -224,6 +240,8 @@ class Model(nn.Module):
                 mixing.append(block.mixing(source, contexts))
             x = block(source, contexts)
             hidden.append(x)
+        if targets is not None:
+            return output_loss(self.final_norm(x).flatten(0, 1), self.output.weight, targets.flatten())
         logits = self.output(self.final_norm(x))
         if not (return_hidden or return_mixing):
             return logits
@@ -247,10 +265,10 @@ class Model(nn.Module):
         with evaluating(self):
             return self(tokens.to(self.embedding.weight.device)).float().softmax(-1).to(tokens.device)
 
-    def initial_state(self, batch_size: int) -> ModelState:
-        """The state before the first token."""
+    def initial_state(self, batch_size: int, max_contexts: int | None = None) -> ModelState:
+        """The state before the first token. `max_contexts` bounds the memory of n-gram heads: see NGramMemory."""
         layers = [None if isinstance(block, NGramBlock) else block.initial_state(batch_size) for block in self.blocks]
-        memory = NGramMemory(batch_size, self.orders, self.config.ngram_reset) if self.orders else None
+        memory = NGramMemory(batch_size, self.orders, self.config.ngram_reset, max_contexts) if self.orders else None
         return ModelState(0, tuple(layers), memory)
 
     def step(self, tokens: torch.Tensor, state: ModelState) -> tuple[torch.Tensor, ModelState]:
@@ -352,6 +370,8 @@ def build_model(
     ngram_repeat: str = "drop",
     ngram_reset: int | Sequence[int] | None = None,
     ngram_mlp: bool = False,
+    norm: str | None = None,
+    feed_forward: str | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> Model:
@@ -363,7 +383,7 @@ def build_model(
     """
     config = ModelConfig(
         name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug,
-        ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options,  # type: ignore[arg-type]
+        ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options, norm, feed_forward,  # type: ignore[arg-type]
     )  # fmt: skip
     return model_of(config, seed)
 
@@ -377,7 +397,10 @@ def model_of(config: ModelConfig, seed: int | None = None) -> Model:
         return Model(config)
 
 
-NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+def architecture_of(config: ModelConfig) -> Architecture:
+    """The named one, with the config's norm and feed-forward in place of its own."""
+    found = find_architecture(config.model)
+    return replace(found, norm=config.norm or found.norm, feed_forward=config.feed_forward or found.feed_forward)
 
 
 def make_norm(kind: str | None, d_model: int) -> nn.Module:

@@ -24,9 +24,10 @@ from icll.model import ModelConfig
 from icll.tasks import collate, make_loader, regbench
 from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, find_runs, from_plain, loop, train
 from icll.training.checkpoint import load_checkpoint, save_checkpoint
-from icll.training.loop import Trainer, relabelled
+from icll.training.loop import Trainer
 from icll.training.optimize import make_optimizers, rate_at, warmup_steps
 from icll.training.runs import prepare
+from icll.training.source import relabelled
 
 pytestmark = pytest.mark.usefixtures("small_validation")
 FAMILIES = ("transformer", "retnet", "gla", "lstm", "rwkv", "mamba", "s4", "hyena")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ..errors import IcllError
-from . import data, models, runs, scores, sweeps, writing  # noqa: F401  (each adds its commands to the app)
+from . import data, models, runs, scores, sweeps, text, writing  # noqa: F401  (each adds its commands to the app)
 from .common import app
 
 
@@ -31,6 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _fail(text: str) -> None:
-    print("icll: " + " ".join(text.split()), file=sys.stderr)
+def _fail(message: str) -> None:
+    print("icll: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)

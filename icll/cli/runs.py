@@ -161,7 +161,7 @@ def train_command(
         DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
     )  # fmt: skip
     machine = Machine(accelerator, devices, nodes, strategy, threads)
-    _train(config, out or Path("runs") / config.name, machine, force, logger, json_)
+    train_and_show(config, out or Path("runs") / config.name, machine, force, logger, json_)
 
 
 @app.command
@@ -182,10 +182,10 @@ def resume(run: Path, /, *, threads: int | None = None, logger: str | None = Non
     from ..training import Machine, read_config
 
     allow_local_plugins()
-    _train(read_config(run), run, Machine(threads=threads), False, logger, json_)
+    train_and_show(read_config(run), run, Machine(threads=threads), False, logger, json_)
 
 
-def _train(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
+def train_and_show(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
     from ..report import draw_training, save_figure
     from ..training import find_runs
     from ..training import train as train_run
@@ -211,8 +211,10 @@ def _train(config: RunConfig, out: Path, machine: Machine, force: bool, logger: 
         f"{out}: {result['epochs']} epochs, {result['steps']:,} steps, {result['seconds']:.0f} s, "
         f"best in epoch {result['best_epoch']}"
     )
-    rows = [[part, *(interval(result[part][m]) for m in ("tvd", "accuracy", "cross_entropy"))] for part in ("valid", "test")]
-    print_table(["", "TVD", "accuracy", "cross-entropy"], rows)
+    labels = {"tvd": "TVD", "accuracy": "accuracy", "cross_entropy": "cross-entropy", "perplexity": "perplexity"}
+    shown = [metric for metric in labels if metric in result["test"]]
+    rows = [[part, *(interval(result[part][m]) for m in shown)] for part in ("valid", "test")]
+    print_table(["", *(labels[m] for m in shown)], rows)
 
 
 @app.command
@@ -246,9 +248,11 @@ def runs(
         last = run.rows[-1] if run.rows else {}
         table.append({
             "run": str(run.folder), "model": run.config.model.model, "heads": list(run.config.model.ngram_heads),
-            "d_model": run.config.model.d_model, "layers": run.config.model.n_layers, "train": run.config.data.train,
-            "recipe": run.config.recipe.name, "seed": run.config.seed, "status": run.status, "epochs": last.get("epoch", 0),
-            "of": run.config.recipe.epochs, "valid_tvd": min((r["valid_tvd"] for r in run.rows), default=None),
+            "d_model": run.config.model.d_model, "layers": run.config.model.n_layers,
+            "train": getattr(run.config.data, "train", None), "recipe": run.config.recipe.name, "seed": run.config.seed,
+            "status": run.status, "epochs": last.get("epoch", 0), "of": run.config.recipe.epochs,
+            "valid_tvd": min((r["valid_tvd"] for r in run.rows if "valid_tvd" in r), default=None),
+            "test_perplexity": test.get("perplexity", {}).get("mean"),
             "test_tvd": test.get("tvd", {}).get("mean"), "test_accuracy": test.get("accuracy", {}).get("mean"),
             "parameters": (run.result or {}).get("parameters"), "seconds": (run.result or last).get("seconds"),
         })  # fmt: skip
@@ -263,6 +267,7 @@ def runs(
         print(f"no runs in {root}")
         return
     rows = []
+    any_text = any(r["test_perplexity"] for r in table)
     for r in table:
         number = [f"{r[m]:.3f}" if r[m] is not None else "-" for m in ("valid_tvd", "test_tvd", "test_accuracy")]
         heads = ",".join(map(str, r["heads"])) or "-"
@@ -275,11 +280,12 @@ def runs(
                 r["model"],
                 heads,
                 size,
-                str(r["train"]),
+                str(r["train"] or "-"),
                 r["recipe"],
                 str(r["seed"]),
                 progress,
                 *number,
+                *([f"{r['test_perplexity']:.2f}" if r["test_perplexity"] else "-"] if any_text else []),
                 times,
                 r["status"],
             ]
@@ -296,6 +302,7 @@ def runs(
         "valid TVD",
         "test TVD",
         "accuracy",
+        *(["perplexity"] if any_text else []),
         "s",
         "",
     ]

@@ -1,6 +1,7 @@
 """Operators: each with a slow, obvious form (`naive_*`) beside the fast one. Tensors are [B, L, ...] throughout."""
 
 from .convolution import diagonal_filter, long_convolve, naive_diagonal_filter, naive_long_convolve, short_convolve, toeplitz
+from .cross_entropy import naive_output_loss, output_loss
 from .linear_attention import (
     attention_linear_attend,
     chunked_linear_attend,
@@ -24,10 +25,12 @@ __all__ = [
     "naive_linear_attend",
     "naive_long_convolve",
     "naive_ngram_attend",
+    "naive_output_loss",
     "naive_selective_scan",
     "naive_wkv",
     "ngram_attend",
     "ngram_weights",
+    "output_loss",
     "parallel_wkv",
     "selective_scan",
     "short_convolve",

@@ -1,16 +1,18 @@
 """Training: configs, the loop, checkpoints and runs."""
 
-from .config import RECIPES, DataConfig, Recipe, RunConfig, as_plain, change, from_plain
+from .config import RECIPES, Data, DataConfig, Recipe, RunConfig, as_plain, change, from_plain
 from .grid import GRIDS, SWEEPS, Grid, Sweep, make_sweep
 from .loop import Machine, Progress, Trainer
 from .runs import RunSummary, find_runs, load_run, read_config, read_result, train
 from .search import Asha, Outcome, run_all, search
+from .source import Source
 
 __all__ = [
     "GRIDS",
     "RECIPES",
     "SWEEPS",
     "Asha",
+    "Data",
     "DataConfig",
     "Grid",
     "Machine",
@@ -19,6 +21,7 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "RunSummary",
+    "Source",
     "Sweep",
     "Trainer",
     "as_plain",

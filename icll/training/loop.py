@@ -9,14 +9,13 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from lightning_fabric.loggers import Logger
 from safetensors.torch import save_file
@@ -24,12 +23,11 @@ from safetensors.torch import save_file
 from ..errors import IcllError
 from ..files import replacing
 from ..model import Model, model_of
-from ..predictors import evaluate
-from ..tasks import Batch, LengthBuckets, Splits, collate
-from ..tokens import N_SYMBOLS
+from ..tasks import Batch
 from .checkpoint import load_checkpoint, save_checkpoint
 from .config import RunConfig
 from .optimize import make_optimizers, rate_at, set_rate, warmup_steps
+from .source import Source
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -84,9 +82,12 @@ class Trainer:
         self.fabric = self.machine.fabric(config.precision, loggers)
         self.fabric.launch()
         seed_everything(config.seed)
-        self.data: Splits = config.data.load()
-        self.buckets = LengthBuckets(np.diff(self.data.train.offsets), config.recipe.batch_size, seed=config.seed)
-        self.total = config.recipe.epochs * len(self.buckets)
+        self.source: Source = config.data.source(config.recipe, config.seed)
+        if self.source.vocab_size > config.model.vocab_size:
+            raise IcllError(
+                f"the data has {self.source.vocab_size:,} token ids, the model {config.model.vocab_size:,}: give it as many"
+            )
+        self.total = config.recipe.epochs * len(self.source)
         self.warmup = warmup_steps(config.recipe, self.total)
         model = model_of(config.model, config.seed)
         self.bare: Model = model
@@ -104,7 +105,8 @@ class Trainer:
         try:
             while progress.epoch < min(recipe.epochs, until or recipe.epochs) and not self._stalled():
                 self.model.train()
-                for batch, tokens in self._batches(progress.epoch, progress.batch):
+                share = self.fabric.global_rank, self.fabric.world_size
+                for batch, tokens in self.source.batches(progress.epoch, progress.batch, *share):
                     set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup))
                     loss = self._step(batch, tokens)
                     progress.step += 1
@@ -123,11 +125,15 @@ class Trainer:
 
     def _step(self, batch: Batch, tokens: int) -> float:
         """One step on this process's share of a batch of `tokens` targets; returns the loss of the whole batch."""
-        logits = self.model(batch.tokens)
-        total = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=-100, reduction="sum")
-        # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
-        self.fabric.backward(total * self.fabric.world_size / tokens)
-        whole: Any = self.fabric.all_reduce(total.detach(), reduce_op="sum")
+        pieces = cut(Batch(*(part.to(self.fabric.device) for part in batch)), self.config.recipe.accumulate)
+        total: Any = 0.0
+        for i, piece in enumerate(pieces):
+            with self.fabric.no_backward_sync(self.model, enabled=i + 1 < len(pieces)):
+                part = self.model(piece.tokens, targets=piece.targets)
+                # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
+                self.fabric.backward(part * self.fabric.world_size / tokens)
+                total = total + part.detach()
+        whole: Any = self.fabric.all_reduce(total, reduce_op="sum")
         loss = float(whole) / tokens
         if not math.isfinite(loss):
             raise self._not_finite(loss)
@@ -147,35 +153,14 @@ class Trainer:
             f"checkpoint is in {self.folder / 'last'}"
         )
 
-    def _batches(self, epoch: int, skip: int) -> Iterator[tuple[Batch, int]]:
-        """The rest of an epoch: batches in an order that depends on seed and epoch alone, cut among the processes."""
-        self.buckets.set_epoch(epoch)
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        for number, indices in enumerate(self.buckets):
-            if number < skip:
-                continue
-            problems = self.data.train[np.asarray(indices)]
-            tokens = int(problems.trained.sum())
-            if world > 1:
-                mine = np.arange(rank, len(indices), world)
-                problems = problems[mine] if len(mine) else problems[:0]
-            if not len(problems):
-                raise IcllError(f"a batch of {len(indices)} problems cannot be shared by {world} processes: lower --devices")
-            batch = collate(problems)
-            if self.config.data.relabel:
-                batch = relabelled(batch, [self.config.seed, epoch, number, rank])
-            yield Batch(*(part.to(self.fabric.device) for part in batch)), tokens
-
     def _end_epoch(self, watch: Watch) -> None:
         """Score on the validation set, write the metrics down, keep the best weights."""
         progress = self.progress
         row: dict[str, Any] = {}
         if self.fabric.global_rank == 0:
-            scores = evaluate(self.bare, self.data.valid)
             row = {
                 "epoch": progress.epoch + 1, "step": progress.step, "train_loss": progress.loss_sum / progress.loss_tokens,
-                "valid_loss": scores.log_loss, "valid_tvd": scores.tvd, "valid_accuracy": scores.accuracy,
-                "valid_cross_entropy": scores.cross_entropy, "rate": self.optimizers[0].param_groups[0]["lr"],
+                **self.source.validate(self.bare), "rate": self.optimizers[0].param_groups[0]["lr"],
                 "seconds": progress.seconds + time.monotonic() - self.started,
             }  # fmt: skip
         row = self.fabric.broadcast(row)
@@ -242,18 +227,10 @@ class Trainer:
         return True
 
 
-def relabelled(batch: Batch, seed: list[int]) -> Batch:
-    """Every problem with its symbols permuted: as likely a problem, since the prior over languages knows no symbol from
-    another."""
-    rng = np.random.default_rng(seed)
-    size = N_SYMBOLS + 2
-    table = np.tile(np.arange(size), (len(batch.tokens), 1))
-    for row in table:
-        row[1 : N_SYMBOLS + 1] = rng.permutation(N_SYMBOLS) + 1
-    mapping = torch.from_numpy(table)
-    tokens = mapping.gather(1, batch.tokens)
-    targets = torch.where(batch.targets >= 0, mapping.gather(1, batch.targets.clamp(min=0)), batch.targets)
-    return Batch(tokens, targets, batch.scored, batch.lengths)
+def cut(batch: Batch, pieces: int) -> list[Batch]:
+    """A batch as so many smaller ones (or one for each row, if there are fewer)."""
+    pieces = min(pieces, len(batch.tokens))
+    return [Batch(*(part[i::pieces] for part in batch)) for i in range(pieces)] if pieces > 1 else [batch]
 
 
 def weights(model: Model) -> dict[str, torch.Tensor]:
