@@ -152,9 +152,7 @@ def test_search_from_the_command_line_chooses_on_validation(tmp_path, capsys, mo
 
 def test_search_goes_on_where_it_was_stopped(tmp_path, small_validation):
     sweep = replace(make_sweep("icll-grid", "linear_transformer", profile="repo", train=20, recipe="fast"))
-    grid = replace(
-        sweep.grid, d_models=(8,), wider=(12,), layers=(1,), heads=(1,), epochs=(1,), rates=(3e-3,), decays=(0.1,)
-    )
+    grid = replace(sweep.grid, d_models=(8,), wider=(12,), layers=(1,), heads=(1,), epochs=(1,), rates=(3e-3,), decays=(0.1,))
     sweep = replace(sweep, grid=grid)
     train_run(sweep.first()[0], tmp_path / sweep.first()[0].name)  # what an earlier sitting had done
     found = search(sweep, tmp_path, jobs=1)

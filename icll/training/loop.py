@@ -18,7 +18,10 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.loggers import Logger
+from lightning_fabric.strategies import ModelParallelStrategy
 from safetensors.torch import save_file
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ..errors import IcllError
 from ..files import replacing
@@ -46,10 +49,22 @@ class Machine:
         several = self.devices * self.nodes > 1
         accelerator = "cpu" if self.accelerator == "auto" and not torch.cuda.is_available() else self.accelerator
         strategy: Any = "ddp" if several and self.strategy == "auto" else self.strategy
-        return Fabric(
-            accelerator=accelerator, strategy=strategy, devices=self.devices, num_nodes=self.nodes,
-            precision=precision, loggers=loggers,  # type: ignore[arg-type]
-        )  # fmt: skip
+        if strategy == "fsdp":
+            strategy = ModelParallelStrategy(shard, self.devices * self.nodes, 1)
+        try:
+            return Fabric(
+                accelerator=accelerator, strategy=strategy, devices=self.devices, num_nodes=self.nodes,
+                precision=precision, loggers=loggers,  # type: ignore[arg-type]
+            )  # fmt: skip
+        except (ValueError, RuntimeError) as error:  # what this machine does not have
+            raise IcllError(f"{error} (see --accelerator, --devices, --strategy)") from None
+
+
+def shard(model: Any, mesh: Any) -> Any:
+    """FSDP: every process holds its part of each layer, and has a layer whole only while it computes with it."""
+    for part in [*model.blocks, model]:
+        fully_shard(part, mesh=mesh["data_parallel"])
+    return model
 
 
 @dataclass
@@ -91,8 +106,8 @@ class Trainer:
         self.warmup = warmup_steps(config.recipe, self.total)
         model = model_of(config.model, config.seed)
         self.bare: Model = model
-        wrapped = self.fabric.setup(model, *make_optimizers(model, config.recipe))
-        self.model, self.optimizers = wrapped[0], list(wrapped[1:])
+        self.model = self.fabric.setup_module(model)
+        self.optimizers: list[Any] = [self.fabric.setup_optimizers(o) for o in make_optimizers(model, config.recipe)]
         self.progress = Progress()
         self.last_checkpoint = time.monotonic()
 
@@ -157,7 +172,7 @@ class Trainer:
         """Score on the validation set, write the metrics down, keep the best weights."""
         progress = self.progress
         row: dict[str, Any] = {}
-        if self.fabric.global_rank == 0:
+        if self.fabric.global_rank == 0 or self.machine.strategy == "fsdp":  # no process has a whole model alone
             row = {
                 "epoch": progress.epoch + 1, "step": progress.step, "train_loss": progress.loss_sum / progress.loss_tokens,
                 **self.source.validate(self.bare), "rate": self.optimizers[0].param_groups[0]["lr"],
@@ -167,9 +182,10 @@ class Trainer:
         progress.rows.append(row)
         if row["valid_loss"] < progress.best:
             progress.best, progress.best_epoch = row["valid_loss"], progress.epoch
+            best = weights(self.bare)
             if self.fabric.global_rank == 0:
                 with replacing(self.folder / "model.safetensors") as (path,):
-                    save_file(weights(self.bare), path)
+                    save_file(best, path)
         progress.epoch, progress.batch = progress.epoch + 1, 0
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         if self.fabric.global_rank == 0:
@@ -195,13 +211,13 @@ class Trainer:
         progress.seconds += now - self.started
         progress.cpu_seconds += cpu - self.cpu_started
         self.started, self.cpu_started, self.last_checkpoint = now, cpu, now
+        tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
+        tensors["rng"] = torch.get_rng_state()
+        for i, optimizer in enumerate(self.optimizers):
+            for number, state in optimizer.state_dict()["state"].items():
+                for name, value in state.items():
+                    tensors[f"optimizer.{i}.{number}.{name}"] = gathered(torch.as_tensor(value))
         if self.fabric.global_rank == 0:
-            tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
-            tensors["rng"] = torch.get_rng_state()
-            for i, optimizer in enumerate(self.optimizers):
-                for number, state in optimizer.state_dict()["state"].items():
-                    for name, value in state.items():
-                        tensors[f"optimizer.{i}.{number}.{name}"] = torch.as_tensor(value)
             save_checkpoint(self.folder / "last", progress.step, tensors, asdict(progress))
         self.fabric.barrier()
 
@@ -221,7 +237,12 @@ class Trainer:
                 if key.startswith(f"optimizer.{i}."):
                     number, name = key.split(".")[2:]
                     state.setdefault(int(number), {})[name] = value
-            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+            groups = optimizer.state_dict()["param_groups"]
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            for number, p in zip([n for group in groups for n in group["params"]], parameters, strict=True):
+                for name, value in state.get(number, {}).items():
+                    state[number][name] = parted(value, p) if value.shape == p.shape else value
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.progress = Progress(**notes)
         self.progress.sittings += 1
         return True
@@ -235,17 +256,27 @@ def cut(batch: Batch, pieces: int) -> list[Batch]:
 
 def weights(model: Model) -> dict[str, torch.Tensor]:
     """By name, each once: a tied output is the embedding."""
-    return {name: p.detach() for name, p in model.named_parameters()} | dict(model.named_buffers())
+    return {name: gathered(p.detach()) for name, p in model.named_parameters()} | dict(model.named_buffers())
+
+
+def gathered(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor that processes hold parts of: all of them must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def parted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This process's part of a whole tensor, if `like` is a part."""
+    return distribute_tensor(tensor, like.device_mesh, like.placements) if isinstance(like, DTensor) else tensor
 
 
 def load_weights(model: Model, tensors: dict[str, torch.Tensor]) -> None:
-    mine = weights(model)
+    mine = dict(model.named_parameters()) | dict(model.named_buffers())
     if set(mine) != set(tensors):
         odd = sorted(set(mine) ^ set(tensors))[0]
         raise IcllError(f"these weights are of another model: {odd} is not in both")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
+            mine[name].copy_(parted(tensor, mine[name]))
 
 
 def seed_everything(seed: int) -> None:

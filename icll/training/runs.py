@@ -100,8 +100,8 @@ def _difference(a: RunConfig, b: RunConfig) -> str:
 
 def finish(trainer: Trainer) -> dict[str, Any]:
     """Score the best weights on validation and test, and write the result down."""
-    folder, progress, model = trainer.folder, trainer.progress, trainer.bare
-    load_weights(model, load_file(folder / WEIGHTS))
+    folder, progress = trainer.folder, trainer.progress
+    model = load_run(folder)
     result = {
         "run": trainer.config.name, "hash": trainer.config.hash, "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **trainer.source.score(model, trainer.config.name),
