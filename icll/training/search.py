@@ -308,10 +308,12 @@ def _train_on_ray(parameters: dict[str, Any], jobs: list[tuple[RunConfig, Path, 
     config, folder, threads = jobs[parameters["number"]]
 
     def watch(state: Any, row: dict[str, Any]) -> None:
-        if "valid_loss" in row:
-            tune.report({"epoch": row["epoch"], "loss": min(r["valid_loss"] for r in state.rows)})
+        if "valid_loss" in row and row["epoch"] < config.recipe.epochs:
+            tune.report({"epoch": row["epoch"], "loss": state.best})
 
     train(config, folder, machine=Machine(threads=threads), watch=watch)
+    # Tune may end a trial at any report: the last comes when the result is written.
+    tune.report({"epoch": config.recipe.epochs, "loss": Outcome(config, folder).loss})
 
 
 def _counting(progress: Progress, before: int, total: int) -> Any:
