@@ -127,7 +127,9 @@ def table1b(runs: Sequence[RunSummary], configs: Sequence[RunConfig]) -> list[En
             known.setdefault(at, {})[config.seed] = result["test"]["perplexity"]["mean"]
             parameters[at] = result["parameters"]
     return [
-        Entry(row, parameters.get((row.model, row.heads)), known.get((row.model, row.heads), {}), known.get((row.model, ()), {}))
+        Entry(
+            row, parameters.get((row.model, row.heads)), known.get((row.model, row.heads), {}), known.get((row.model, ()), {})
+        )
         for row in ROWS
     ]
 
