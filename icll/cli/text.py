@@ -289,6 +289,7 @@ def table1b_command(
     document_start: DocumentStart = None,
     only: list[str] | None = None,
     seeds: str | None = None,
+    tokens: float | None = None,
     root: Path = Path("runs"),
     train: Annotated[bool | None, Parameter(negative="--no-train")] = None,
     threads: int | None = None,
@@ -309,6 +310,8 @@ def table1b_command(
         Train only rows whose name contains this, such as `llama` or `gla+ngh(1,2,3)`; may be repeated.
     seeds
         Train only these, such as 0 or 1,2.
+    tokens
+        To train on, in place of the budget's.
     root
         The folder of the runs.
     train
@@ -335,7 +338,7 @@ def table1b_command(
             print_json([m.as_dict() for m in made])
         return
     found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
-    configs = table1b_configs(budget, found)
+    configs = table1b_configs(budget, found, int(tokens) if tokens else None)
     names = {(row.model, row.heads) for row in rows}
     wanted = numbers("--seeds", seeds)
     for config in configs if train is not False else []:
