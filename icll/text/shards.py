@@ -202,4 +202,5 @@ def _tokenise(corpus: Corpus, making: Path, tokenizer: TextTokenizer, report: Re
             commit()
             report(passage.bytes_read, corpus.size)
     commit(done=True)
+    report(corpus.size, corpus.size)
     return progress

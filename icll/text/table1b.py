@@ -30,9 +30,9 @@ class Row:
 
 
 ROWS = (
-    Row("retnet", (), 16.55),
-    Row("retnet", (1, 2, 3), 15.86),
-    Row("gla", (), 15.65),
+    Row("retnet", (), 16.55, key=False),
+    Row("retnet", (1, 2, 3), 15.86, key=False),
+    Row("gla", (), 15.65, key=False),
     Row("gla", (1, 1, 1), 15.54),
     Row("gla", (1, 2, 3), 15.24),
     Row("llama", (), 16.96),
@@ -69,11 +69,13 @@ def row_config(row: Row, size: Size, tokens: Tokens, seed: int = 0, ngram_after:
     return RunConfig(model, TextData(tokens.name, tokens.fingerprint, size.context, size.tokens), size.recipe, seed)
 
 
-def table1b_configs(budget: str, tokens: Tokens) -> list[RunConfig]:
-    """All runs of the table: the rows with seed 0 first, then the other seeds of the key rows."""
+def table1b_configs(budget: str, tokens: Tokens, train_tokens: int | None = None) -> list[RunConfig]:
+    """All runs of the table: the rows with seed 0 first, then the other seeds of the key rows. `train_tokens`: another number
+    of tokens to train on than the budget's."""
     found = find_budget(budget)
+    size = replace(found.size, tokens=train_tokens or found.size.tokens)
     return [
-        row_config(row, found.size, tokens, seed) for seed in range(found.seeds) for row in ROWS if seed == 0 or row.key
+        row_config(row, size, tokens, seed) for seed in range(found.seeds) for row in ROWS if seed == 0 or row.key
     ]  # fmt: skip
 
 
