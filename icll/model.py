@@ -136,9 +136,9 @@ class Block(nn.Module):
         x = x + mixed if self.residual else mixed
         return x if self.feed_forward is None else x + self.feed_forward(self.ff_norm(x))
 
-    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor | None:
+    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> Mixing | None:
         matrices = self.mixer.mixing(self.mixer_norm(x), *self._extra(contexts)) if hasattr(self.mixer, "mixing") else None
-        return matrices.weights if isinstance(matrices, Mixing) else None
+        return matrices if isinstance(matrices, Mixing) else None
 
     def initial_state(self, batch_size: int) -> Any:
         """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
@@ -202,11 +202,9 @@ class Model(nn.Module):
         blocks = self.blocks if return_hidden or return_mixing or not self.config.authors_bug else self.blocks[-1:]
         for block in blocks:
             source = embedded if self.config.authors_bug else x
-            if return_mixing and isinstance(block, NGramBlock):
-                assert contexts is not None
-                mixing.append(contexts.weights(block.head.n, block.head.repeat)[:, None].to(x.dtype))
-            elif return_mixing:
-                mixing.append(block.mixing(source, contexts))
+            if return_mixing:
+                matrices = block.mixing(source, contexts)
+                mixing.append(None if matrices is None else matrices.weights)
             x = block(source, contexts)
             hidden.append(x)
         logits = self.output(self.final_norm(x))

@@ -1,0 +1,21 @@
+"""What did the model learn: matrices, heads, probes, distances (section 5, appendices D and E)."""
+
+from .attention import AttentionMap, AttentionMaps, attention_maps
+from .circuits import ngram_circuit
+from .heads import HeadScores, HeadTable, make_rules, score_heads
+from .mixing import Head, find_heads, knocked_out, layer_mixing
+
+__all__ = [
+    "AttentionMap",
+    "AttentionMaps",
+    "Head",
+    "HeadScores",
+    "HeadTable",
+    "attention_maps",
+    "find_heads",
+    "knocked_out",
+    "layer_mixing",
+    "make_rules",
+    "ngram_circuit",
+    "score_heads",
+]

@@ -1,0 +1,202 @@
+"""What a model has learned: attention maps, heads, probes, distances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ..errors import IcllError
+from .common import (
+    JSON,
+    ProfileName,
+    Seed,
+    Split,
+    SplitOf,
+    Task,
+    allow_local_plugins,
+    app,
+    numbers,
+    open_problems,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from ..tasks.problems import Problems
+
+Run = Annotated[Path, Parameter(help="A run's folder.")]
+RunSource = Annotated[Path | None, Parameter(help="A data folder or file; without it, the data the run was trained for.")]
+Picture = Annotated[Path | None, Parameter(help="Draw the result to this file (.svg, .png or .pdf).")]
+
+
+def open_run(
+    run: Path, data: Path | None, split: Split | None, profile: str | None, seed: int | None
+) -> tuple[Model, Problems]:  # fmt: skip
+    """A run's model, and problems for it: of its own task, profile and seed unless others are asked for."""
+    from ..training import change, load_run, read_config
+
+    allow_local_plugins()
+    own = read_config(run).data
+    model = load_run(run)
+    if data is None and profile is None and seed is None:
+        return model, getattr(change(own, train=1).load(), split or "test")  # valid and test do not depend on train
+    task: Task | None = None if data is not None else "recall" if own.task == "recall" else "regbench"
+    problems = open_problems(data, split, task, profile, seed)
+    if problems.vocab_size != model.config.vocab_size:
+        raise IcllError(f"{run} was trained on {model.config.vocab_size} token ids, these problems have {problems.vocab_size}")
+    return model, problems
+
+
+def some(problems: Problems, count: int) -> Problems:
+    if not 1 <= count <= len(problems):
+        raise IcllError(f"--problems must be 1..{len(problems)} for this set, not {count}")
+    return problems[:count]
+
+
+@app.command
+def attention(
+    run: Run,
+    /,
+    *,
+    problem: int = 0,
+    positions: str = "50:80",
+    layers: str | None = None,
+    heads: str | None = None,
+    channel: int | None = None,
+    data: RunSource = None,
+    split: SplitOf = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
+    picture: Path | None = None,
+    page: Path | None = None,
+    json_: JSON = False,
+) -> None:
+    """Draw whom each position attends to, layer by layer: a picture, and a page to explore in a browser.
+
+    For models without softmax attention, the exact matrix of weights each layer applies to this input; where it differs from
+    channel to channel, their mean, or the one of --channel.
+
+    Example: `icll attention runs/transformer --positions 50:80 --picture attention.pdf`
+
+    Parameters
+    ----------
+    problem
+        Which of the problems, from 0.
+    positions
+        From the first to before the last, counted from 0.
+    layers
+        Only these, such as 2,3,5, counted from 1.
+    heads
+        Only these of each layer, counted from 1.
+    channel
+        For models whose matrices differ by channel: this one, counted from 1, in place of their mean.
+    picture
+        Where to draw (.svg, .png or .pdf); default: attention.png in the run's folder.
+    page
+        Where to write the page; default: attention.html in the run's folder.
+    """
+    from ..analysis import attention_maps
+    from ..report import draw_attention, picture_format, save_figure, write_attention_page
+
+    first, colon, last = positions.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal()):
+        raise IcllError(f"--positions {positions}: write two numbers, such as 50:80")
+    picture, page = picture or run / "attention.png", page or run / "attention.html"
+    picture_format(picture)  # what is wrong with the name is said first
+    model, problems = open_run(run, data, split, profile, seed)
+    wanted = numbers("--layers", layers) or None, numbers("--heads", heads) or None
+    maps = attention_maps(model, problems, problem, int(first), int(last), *wanted)
+    if channel is not None and all(len(m.channels) == 1 for m in maps.maps):
+        raise IcllError(f"--channel {channel}: a head of {model.name} has one matrix, not one for each channel: leave it out")
+    save_figure(draw_attention(maps, channel), picture)
+    write_attention_page(maps, page)
+    if json_:
+        shown = [
+            {
+                "layer": m.head.layer, "head": m.head.number, "mixer": m.head.label, "channels": len(m.channels),
+                "weights": m.channel(channel if len(m.channels) > 1 else None).tolist(),
+            }
+            for m in maps.maps
+        ]  # fmt: skip
+        places = {"picture": str(picture), "page": str(page), "problem": problem, "start": maps.start}
+        print_json({**places, "tokens": maps.tokens, "states": maps.states, "channel": channel, "maps": shown})
+        return
+    print(f"{maps.model}, problem {problem} of {problems.origin}: {''.join(maps.tokens[maps.start :])}")
+    print(f"picture: {picture}\npage: {page}")
+
+
+@app.command(name="heads")
+def heads_command(
+    run: Run,
+    /,
+    *,
+    problems: int = 50,
+    first: int = 200,
+    orders: str = "1,2,3",
+    threshold: float = 0.5,
+    no_ablation: bool = False,
+    data: RunSource = None,
+    split: SplitOf = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
+    picture: Picture = None,
+    json_: JSON = False,
+) -> None:
+    """Name the heads of a model: n-gram heads, previous-token heads, and what the loss is without each of them.
+
+    A score is 1 - TVD between a head's row and the row of a rule: n=2 attends to what followed the last 2 tokens before (as
+    `--ngram-heads 2` does), `previous` to the token before, `state` to what followed the automaton's state before.
+
+    Example: `icll heads runs/transformer --problems 100`
+
+    Parameters
+    ----------
+    problems
+        How many, from the first.
+    first
+        Tokens of each problem.
+    orders
+        Of the n-gram rules to tell apart.
+    threshold
+        The least score for a head to be named after a rule.
+    no_ablation
+        Leave out the loss without each head.
+    """
+    from ..analysis import score_heads
+    from ..progress import progress_bar
+
+    model, chosen = open_run(run, data, split, profile, seed)
+    chosen = some(chosen, problems).cut(first)
+    if not 0 < threshold <= 1:
+        raise IcllError(f"--threshold must be above 0 and at most 1, not {threshold}")
+    with progress_bar("heads") as progress:
+        table = score_heads(
+            model, chosen, orders=numbers("--orders", orders), ablate=not no_ablation, threshold=threshold, progress=progress
+        )
+    if picture is not None:
+        from ..report import draw_heads, save_figure
+
+        save_figure(draw_heads(table), picture)
+    if json_:
+        print_json({"data": str(chosen.origin), "problems": problems, "first": first, **table.as_dict()})
+        return
+    rules = list(table.chance)
+    rows = []
+    for one in table.heads:
+        rise = "-" if one.loss is None else f"{one.loss - table.loss:+.3f}"
+        rows.append(
+            [one.head.name, one.head.label, *(f"{one.scores[r]:.2f}" for r in rules), rise, one.named(threshold) or "-"]
+        )
+    rows.append(["chance", "", *(f"{table.chance[r]:.2f}" for r in rules), "", ""])
+    apart = table.positions[rules[0]]
+    print(f"{chosen.origin}: {problems} problems, first {first} tokens; n-gram and state rules differ at {apart:,} positions")
+    print_table(["head", "mixer", *rules, "loss rise", "follows"], rows)
+    grouped = [one for one in table.heads if one.channels]
+    if grouped:
+        print("\nbest single channel:")
+        rows = [[one.head.name, *(f"{score:.2f} ({c})" for c, score in one.channels.values())] for one in grouped]
+        print_table(["head", *rules], rows)
+    print(f"\nloss {table.loss:.3f}; circuit: {table.sentence()}")
