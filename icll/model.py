@@ -228,7 +228,7 @@ class Model(nn.Module):
         """Distributions of the next token, [B, L, V], without dropout or gradients."""
         check_tokens(tokens, self.config.vocab_size)
         with evaluating(self):
-            return self(tokens.to(self.embedding.weight.device)).float().softmax(-1).to(tokens.device)
+            return self(tokens.to(self.device)).float().softmax(-1).to(tokens.device)
 
     def initial_state(self, batch_size: int) -> ModelState:
         """The state before the first token."""
@@ -286,13 +286,17 @@ class Model(nn.Module):
                     logits, state = self.step(new, state)
             return torch.cat(out, 1)
 
+    @property
+    def device(self) -> torch.device:
+        return self.output.weight.device
+
     def n_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
     def state_bytes(self, length: int = 1) -> int:
         """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`."""
         with evaluating(self):
-            token = torch.zeros(1, dtype=torch.long, device=self.embedding.weight.device)
+            token = torch.zeros(1, dtype=torch.long, device=self.device)
             sizes, state = [], self.initial_state(1)
             for _ in range(min(length, 2)):
                 _, state = self.step(token, state)
@@ -353,11 +357,14 @@ def build_model(
 
 def model_of(config: ModelConfig, seed: int | None = None) -> Model:
     """The model of a config."""
+    from .reweighting import REWEIGHTING, Reweighting  # it derives from Model, so that it cannot be imported above
+
+    kind = Reweighting if config.model in REWEIGHTING else Model
     if seed is None:
-        return Model(config)
+        return kind(config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Model(config)
+        return kind(config)
 
 
 NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}

@@ -2,20 +2,25 @@
 
 from .attention import AttentionMap, AttentionMaps, attention_maps
 from .circuits import ngram_circuit
+from .distance import Distances, distances, pairwise, predicted
 from .heads import HeadScores, HeadTable, make_rules, score_heads
 from .mixing import Head, find_heads, knocked_out, layer_mixing
 
 __all__ = [
     "AttentionMap",
     "AttentionMaps",
+    "Distances",
     "Head",
     "HeadScores",
     "HeadTable",
     "attention_maps",
+    "distances",
     "find_heads",
     "knocked_out",
     "layer_mixing",
     "make_rules",
     "ngram_circuit",
+    "pairwise",
+    "predicted",
     "score_heads",
 ]

@@ -12,9 +12,11 @@ from .common import (
     JSON,
     ProfileName,
     Seed,
+    Source,
     Split,
     SplitOf,
     Task,
+    TaskName,
     allow_local_plugins,
     app,
     numbers,
@@ -200,3 +202,67 @@ def heads_command(
         rows = [[one.head.name, *(f"{score:.2f} ({c})" for c, score in one.channels.values())] for one in grouped]
         print_table(["head", *rules], rows)
     print(f"\nloss {table.loss:.3f}; circuit: {table.sentence()}")
+
+
+@app.command
+def compare(
+    predictors: Annotated[list[str], Parameter(consume_multiple=True)],
+    /,
+    *,
+    first: int = 100,
+    problems: int | None = None,
+    data: Source = None,
+    split: SplitOf = None,
+    task: TaskName = None,
+    profile: ProfileName = None,
+    seed: Seed = None,
+    jobs: int | None = None,
+    picture: Picture = None,
+    json_: JSON = False,
+) -> None:
+    """How far predictors are from each other: the mean TVD of each pair over the first tokens of every problem.
+
+    Example: `icll compare TF=runs/transformer LNWr=runs/lnw_r ngram:2 ngram:3 oracle --profile repo --picture heat.png`
+
+    Parameters
+    ----------
+    predictors
+        As of `icll score`: runs, learners, `oracle` for the truth; NAME=PREDICTOR gives one a name of its own.
+    first
+        Tokens of each problem.
+    problems
+        How many problems, from the first; default: all.
+    jobs
+        Processes for slow learners; default: one for each core.
+    """
+    from ..analysis import distances
+    from ..progress import progress_bar
+
+    allow_local_plugins()
+    chosen = open_problems(data, split, task, profile, seed)
+    if problems is not None:
+        chosen = some(chosen, problems)
+    specs: dict[str, str] = {}
+    for text in predictors:
+        name, equals, spec = text.partition("=")
+        if not equals or "/" in name:  # a path may hold the sign, a name no slash
+            name, spec = Path(text).name if Path(text).is_dir() else text, text
+        if name in specs:
+            raise IcllError(f"two predictors are called {name}: name them apart, as in A={spec}")
+        specs[name] = spec
+    with progress_bar("compare") as progress:
+        found = distances(specs, chosen, first=first, jobs=jobs, progress=progress)
+    if picture is not None:
+        from ..report import draw_distances, save_figure
+
+        save_figure(draw_distances(found, f"first {first} tokens of {len(chosen)} problems"), picture)
+    if json_:
+        print_json(
+            {"data": str(chosen.origin), "problems": len(chosen), "first": first, "predictors": specs, **found.as_dict()}
+        )
+        return
+    print(f"{chosen.origin}: mean TVD over {found.tokens:,} tokens, the first {first} of {len(chosen)} problems")
+    rows = [[name, *(f"{value:.3f}" for value in row)] for name, row in zip(found.names, found.mean, strict=True)]
+    print_table(["", *found.names], rows)
+    if picture is not None:
+        print(f"picture: {picture}")

@@ -3,13 +3,14 @@
 from .attention import draw_attention, write_attention_page
 from .automaton import draw_automaton
 from .curves import draw_curves, draw_training
-from .heat import draw_heads, draw_heat
+from .heat import draw_distances, draw_heads, draw_heat
 from .style import picture_format, save_figure
 
 __all__ = [
     "draw_attention",
     "draw_automaton",
     "draw_curves",
+    "draw_distances",
     "draw_heads",
     "draw_heat",
     "draw_training",

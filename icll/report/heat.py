@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
+    from ..analysis.distance import Distances
     from ..analysis.heads import HeadTable
 
 _INCH = 0.62  # of a cell
@@ -48,3 +49,10 @@ def draw_heads(table: HeadTable) -> Figure:
         "" if table.heads[0].loss is None else "\nin brackets: rise of the loss without it"
     )
     return draw_heat(np.array(scores), [*names, "chance"], rules, label, title)
+
+
+def draw_distances(found: Distances, what: str) -> Figure:
+    """The lower half, as the paper's Figure 6; light is near."""
+    values = np.where(np.tri(len(found.names), k=-1) > 0, found.mean, np.nan)[1:, :-1]
+    title = f"Mean TVD between predictors\n{what}"
+    return draw_heat(values, found.names[1:], found.names[:-1], "TVD", title, "cividis_r")

@@ -104,8 +104,10 @@ class Trainer:
         try:
             while progress.epoch < recipe.epochs and not self._stalled():
                 self.model.train()
+                losses = [row["valid_loss"] for row in progress.rows]
                 for batch, tokens in self._batches(progress.epoch, progress.batch):
-                    set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup))
+                    share = rate_at(recipe, progress.step, self.total, self.warmup, losses)
+                    set_rate(self.optimizers, recipe, share)
                     loss = self._step(batch, tokens)
                     progress.step += 1
                     progress.batch += 1
