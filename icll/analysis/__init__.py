@@ -5,6 +5,7 @@ from .circuits import ngram_circuit
 from .distance import Distances, distances, pairwise, predicted
 from .heads import HeadScores, HeadTable, make_rules, score_heads
 from .mixing import Head, find_heads, knocked_out, layer_mixing
+from .probes import ProbeConfig, ProbeResult, RunProbes, probe, probe_run
 
 __all__ = [
     "AttentionMap",
@@ -13,6 +14,9 @@ __all__ = [
     "Head",
     "HeadScores",
     "HeadTable",
+    "ProbeConfig",
+    "ProbeResult",
+    "RunProbes",
     "attention_maps",
     "distances",
     "find_heads",
@@ -22,5 +26,7 @@ __all__ = [
     "ngram_circuit",
     "pairwise",
     "predicted",
+    "probe",
+    "probe_run",
     "score_heads",
 ]

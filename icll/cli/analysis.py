@@ -19,6 +19,7 @@ from .common import (
     TaskName,
     allow_local_plugins,
     app,
+    interval,
     numbers,
     open_problems,
     print_json,
@@ -266,3 +267,76 @@ def compare(
     print_table(["", *found.names], rows)
     if picture is not None:
         print(f"picture: {picture}")
+
+
+@app.command
+def probe(
+    runs: Annotated[list[Path], Parameter(consume_multiple=True)],
+    /,
+    *,
+    epochs: int = 150,
+    problems: int = 2500,
+    seed: int = 0,
+    no_controls: bool = False,
+    force: bool = False,
+    picture: Picture = None,
+    layers_picture: Path | None = None,
+    json_: JSON = False,
+) -> None:
+    """What can be read from hidden states: counts, frequencies and existence of n-grams, and whether two states are equal.
+
+    MLP probes as in the paper's appendix E, one for each layer and target, trained on hidden states of the run's training
+    problems; the layer is chosen on its validation problems, the scores are of its test problems. Controls: the same model
+    before training, and shuffled targets. The result is kept in the run's folder (probes.json).
+
+    Example: `icll probe runs/transformer runs/retnet --picture probes.png`
+
+    Parameters
+    ----------
+    runs
+        Folders of one or several runs.
+    epochs
+        Of the probes; the paper had 1,000.
+    problems
+        Training problems the probes learn from, at most.
+    seed
+        Of the probes and of what they are asked.
+    no_controls
+        Leave out the controls, which take two thirds of the time.
+    force
+        Train the probes again, even if their result is kept.
+    layers_picture
+        Draw the scores after every layer of the first run to this file.
+    """
+    from ..analysis import ProbeConfig, probe_run
+    from ..analysis.probes import CONTROLS, TARGETS, is_error
+    from ..progress import progress_bar
+    from ..report import draw_probe_layers, draw_probes, picture_format, save_figure
+    from ..training import load_run
+
+    allow_local_plugins()
+    for path in filter(None, (picture, layers_picture)):
+        picture_format(path)
+    for run in runs:
+        load_run(run)  # what is wrong with one is said before the first is probed
+    found = []
+    config = ProbeConfig(epochs=epochs, problems=problems, seed=seed)
+    for run in runs:
+        with progress_bar(f"probe {run.name}") as progress:
+            found.append(probe_run(run, config, controls=not no_controls, force=force, progress=progress))
+    if picture is not None:
+        save_figure(draw_probes(found), picture)
+    if layers_picture is not None:
+        save_figure(draw_probe_layers(found[0]), layers_picture)
+    if json_:
+        print_json([one.as_dict() for one in found])
+        return
+    for one in found:
+        print(f"{one.run}: probes of {config.epochs} epochs, on test at the layer chosen on validation ({one.seconds:.0f} s)")
+        rows = []
+        for name in TARGETS:
+            score = interval(dict(zip(("mean", "low", "high"), one.result.best[name], strict=True)))
+            others = [f"{one.controls[c].best[name][0]:.3f}" if c in one.controls else "-" for c in CONTROLS]
+            measure = "relative error" if is_error(name) else "accuracy"
+            rows.append([name, measure, str(one.result.layer[name]), score, *others, f"{one.constant[name]:.3f}"])
+        print_table(["target", "measure", "layer", "score", "before training", "shuffled", "constant"], rows)

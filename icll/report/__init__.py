@@ -4,6 +4,7 @@ from .attention import draw_attention, write_attention_page
 from .automaton import draw_automaton
 from .curves import draw_curves, draw_training
 from .heat import draw_distances, draw_heads, draw_heat
+from .probes import draw_probe_layers, draw_probes
 from .style import picture_format, save_figure
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "draw_distances",
     "draw_heads",
     "draw_heat",
+    "draw_probe_layers",
+    "draw_probes",
     "draw_training",
     "picture_format",
     "save_figure",
