@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from icll.cli import main
 from icll.mixers import ARCHITECTURES
 from icll.model import ModelConfig
 from icll.ops.ngram import ngram_weights
+from icll.report import write_attention_page
 from icll.tasks import Problems
 from icll.training import DataConfig, Recipe, RunConfig, train
 
@@ -265,3 +267,32 @@ def test_cut_problems_are_prefixes(repo):
     assert short.lengths.max() <= 40 and torch.equal(short.tokens, repo.test[:5].tokens[:, :40])
     assert torch.equal(short.states, repo.test[:5].states[:, :40])
     assert evaluate(build_model("lstm", d_model=8), short).n_problems == 5
+
+
+def test_the_page_works_in_a_browser(tmp_path, problems):
+    """Choose a head, mark a rule, point at a cell: the weight told is the model's, and the marks are where the weight is."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    model, browser_path = ngram_circuit(2, LENGTH), shutil.which("chromium") or shutil.which("google-chrome")
+    if browser_path is None:
+        pytest.skip("no browser here")
+    maps = attention_maps(model, problems, 1, 50, 80)
+    write_attention_page(maps, tmp_path / "page.html")
+    weights = maps.maps[2].mean
+    i, j = (int(k) for k in (weights.tril(-1) > 0.3).nonzero()[0])
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page, errors = browser.new_page(), []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
+        page.goto((tmp_path / "page.html").as_uri())
+        page.select_option("#layer", "2")
+        page.select_option("#rule", "2")
+        page.hover(f"rect[data-i='{i}'][data-j='{j}']")
+        told = page.inner_text("#told")
+        marks = page.locator("rect[stroke='#D55E00']").count()
+        browser.close()
+    assert not errors
+    assert told.startswith(f"weight {weights[i, j]:.4g}"[:9]) and f"from position {50 + i}, token {maps.tokens[50 + i]}" in told
+    assert "2-gram head" in told
+    rule = ngram_weights(problems.tokens[1:2], 2, "keep")[0, 50:80, 50:80]
+    assert marks == int((rule > 0).sum())

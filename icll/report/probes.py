@@ -68,22 +68,26 @@ def draw_probes(runs: Sequence[RunProbes]) -> Figure:
 def draw_probe_layers(run: RunProbes) -> Figure:
     """Test scores after every layer of one run; a ring marks the layer chosen on the validation problems."""
     figure = Figure(figsize=(14.5, 3.4), layout="constrained")
-    for axes, (kind, title, label) in zip(figure.subplots(1, 4), _PANELS, strict=True):
+    panels = figure.subplots(1, 4)
+    for axes, (kind, title, label) in zip(panels, _PANELS, strict=True):
         for i, name in enumerate(_targets(kind)):
             scores = run.result.test[name]
-            shown = f"n = {name.split()[1]}" if " " in name else "state"
+            shown = f"n = {name.split()[1]}" if " " in name else None
             layers = range(1, len(scores) + 1)
             axes.plot(layers, scores, color=COLOURS[i], marker=MARKERS[i], ms=4, lw=1.6, label=shown)
             chosen = run.result.layer[name]
             axes.plot(chosen, scores[chosen - 1], "o", ms=11, mfc="none", mec=COLOURS[i], mew=1.4)
             if "untrained" in run.controls:
                 before = run.controls["untrained"].test[name]
-                axes.plot(layers, before, color=COLOURS[i], ls=":", lw=1.2, label="before training" if i == 0 else None)
+                axes.plot(layers, before, color=COLOURS[i], ls=":", lw=1.2)
         axes.set_title(f"{run.run}: {title}", fontsize=10)
         axes.set_xlabel("layer")
         axes.set_ylabel(label, fontsize=9)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    handles += panels[-1].plot([], [], color=INK, ls=":", lw=1.2) + panels[-1].plot([], [], "o", ms=11, mfc="none", mec=INK)
+    labels += ["before training", "chosen on validation"]
+    panels[-1].legend(handles, labels, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # over no line
     return figure
