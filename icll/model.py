@@ -146,9 +146,9 @@ class Block(nn.Module):
         x = x + mixed if self.residual else mixed
         return x if self.feed_forward is None else x + self.feed_forward(self.ff_norm(x))
 
-    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor | None:
+    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> Mixing | None:
         matrices = self.mixer.mixing(self.mixer_norm(x), *self._extra(contexts)) if hasattr(self.mixer, "mixing") else None
-        return matrices.weights if isinstance(matrices, Mixing) else None
+        return matrices if isinstance(matrices, Mixing) else None
 
     def initial_state(self, batch_size: int) -> Any:
         """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
@@ -233,11 +233,9 @@ class Model(nn.Module):
         blocks = self.blocks if return_hidden or return_mixing or not self.config.authors_bug else self.blocks[-1:]
         for block in blocks:
             source = embedded if self.config.authors_bug else x
-            if return_mixing and isinstance(block, NGramBlock):
-                assert contexts is not None
-                mixing.append(contexts.weights(block.head.n, block.head.repeat)[:, None].to(x.dtype))
-            elif return_mixing:
-                mixing.append(block.mixing(source, contexts))
+            if return_mixing:
+                matrices = block.mixing(source, contexts)
+                mixing.append(None if matrices is None else matrices.weights)
             x = block(source, contexts)
             hidden.append(x)
         if targets is not None:
@@ -263,7 +261,7 @@ class Model(nn.Module):
         """Distributions of the next token, [B, L, V], without dropout or gradients."""
         check_tokens(tokens, self.config.vocab_size)
         with evaluating(self):
-            return self(tokens.to(self.embedding.weight.device)).float().softmax(-1).to(tokens.device)
+            return self(tokens.to(self.device)).float().softmax(-1).to(tokens.device)
 
     def initial_state(self, batch_size: int, max_contexts: int | None = None) -> ModelState:
         """The state before the first token. `max_contexts` bounds the memory of n-gram heads: see NGramMemory."""
@@ -321,13 +319,17 @@ class Model(nn.Module):
                     logits, state = self.step(new, state)
             return torch.cat(out, 1)
 
+    @property
+    def device(self) -> torch.device:
+        return self.output.weight.device
+
     def n_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
     def state_bytes(self, length: int = 1) -> int:
         """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`."""
         with evaluating(self):
-            token = torch.zeros(1, dtype=torch.long, device=self.embedding.weight.device)
+            token = torch.zeros(1, dtype=torch.long, device=self.device)
             sizes, state = [], self.initial_state(1)
             for _ in range(min(length, 2)):
                 _, state = self.step(token, state)
@@ -390,11 +392,14 @@ def build_model(
 
 def model_of(config: ModelConfig, seed: int | None = None) -> Model:
     """The model of a config."""
+    from .reweighting import REWEIGHTING, Reweighting  # it derives from Model, so that it cannot be imported above
+
+    kind = Reweighting if config.model in REWEIGHTING else Model
     if seed is None:
-        return Model(config)
+        return kind(config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Model(config)
+        return kind(config)
 
 
 def architecture_of(config: ModelConfig) -> Architecture:

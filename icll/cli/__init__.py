@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ..errors import IcllError
-from . import data, models, runs, scores, sweeps, text, writing  # noqa: F401  (each adds its commands to the app)
+from . import analysis, data, models, runs, scores, sweeps, text, writing  # noqa: F401  (each adds its commands to the app)
 from .common import app
 
 

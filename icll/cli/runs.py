@@ -37,10 +37,10 @@ def train_command(
     model: str,
     /,
     *,
-    d_model: int = 64,
-    layers: int = 2,
-    heads: int = 2,
-    dropout: float = 0.1,
+    d_model: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    dropout: float | None = None,
     ngram_heads: Orders = None,
     ngram_after: str | None = None,
     init: str = "native",
@@ -51,7 +51,7 @@ def train_command(
     train: int = 2500,
     data_seed: int = 0,
     relabel: bool = False,
-    recipe: str = "fast",
+    recipe: str | None = None,
     optimizer: str | None = None,
     rate: float | None = None,
     muon_rate: float | None = None,
@@ -82,15 +82,16 @@ def train_command(
     Parameters
     ----------
     model
-        A name of `icll models`, or `package.module:Class`.
+        A name of `icll models`, `package.module:Class`, or a learned reweighting of n-gram statistics: `lnw` (of counts),
+        `lnw_r` (of frequencies) or `lnw_b` (of existence), whose one setting is `--option width=1024`.
     d_model
-        Width.
+        Width; default: 64.
     layers
-        How many.
+        How many; default: 2.
     heads
-        How many, for the models that have heads.
+        How many, for the models that have heads; default: 2.
     dropout
-        Of the embedding and of softmax attention.
+        Of the embedding and of softmax attention; default: 0.1.
     ngram_after
         Behind how many layers the n-gram heads stand, such as 1 or 1,-2; default: 1.
     init
@@ -104,7 +105,8 @@ def train_command(
     relabel
         Permute the symbols of each training problem, anew every epoch. Not the paper's setting.
     recipe
-        `fast` (ours), `authors` (their code) or `text` (the paper's text); the options below change single settings of it.
+        `fast` (ours, default), `authors` (their code), `text` (the paper's text) or `lnw` (the paper's for learned reweighting,
+        and the default there); the options below change single settings of it.
     optimizer
         `adamw` or `muon`.
     rate
@@ -139,10 +141,14 @@ def train_command(
         Train again, even if the run is finished.
     """
     from ..model import ModelConfig
+    from ..reweighting import REWEIGHTING
     from ..tokens import RECALL, VOCAB_SIZE
     from ..training import RECIPES, DataConfig, Machine, RunConfig, change
 
     allow_local_plugins()
+    if model in REWEIGHTING:
+        refuse(model, **{"d-model": d_model, "layers": layers, "heads": heads, "dropout": dropout})
+    recipe = recipe or ("lnw" if model in REWEIGHTING else "fast")
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
     task = task or "regbench"
@@ -154,7 +160,8 @@ def train_command(
     )  # fmt: skip
     config = RunConfig(
         ModelConfig(
-            model, d_model, layers, heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=dropout, init=init,
+            model, 64 if d_model is None else d_model, 2 if layers is None else layers, 2 if heads is None else heads,
+            RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
             authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
             ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
         ),

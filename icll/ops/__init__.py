@@ -10,6 +10,7 @@ from .linear_attention import (
     naive_linear_attend,
 )
 from .ngram import naive_ngram_attend, ngram_attend, ngram_weights
+from .ngram_counts import follower_counts, naive_follower_counts
 from .selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan
 from .wkv import naive_wkv, parallel_wkv, wkv, wkv_weights
 
@@ -18,10 +19,12 @@ __all__ = [
     "chunked_linear_attend",
     "chunked_selective_scan",
     "diagonal_filter",
+    "follower_counts",
     "linear_attend",
     "linear_weights",
     "long_convolve",
     "naive_diagonal_filter",
+    "naive_follower_counts",
     "naive_linear_attend",
     "naive_long_convolve",
     "naive_ngram_attend",

@@ -18,6 +18,7 @@ from .source import ProblemSource, Source
 
 TASKS = ("regbench", "recall")
 OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "plateau")
 
 
 class Data(Protocol):
@@ -81,6 +82,8 @@ class Recipe:
     clip: float | None = 1.0  # largest norm of the gradient
     patience: int | None = None  # epochs without a better validation loss before it stops
     accumulate: int = field(default=1, metadata={"later": True})  # pieces a batch is computed in: less memory, one step
+    # or plateau: half the rate after every 5 epochs without a better validation loss
+    schedule: str = field(default="cosine", metadata={"later": True})
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, 1)
@@ -88,6 +91,8 @@ class Recipe:
         whole("batch_size", self.batch_size, 1)
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
         for name in ("rate", "muon_rate"):
             if not getattr(self, name) > 0:
                 raise IcllError(f"{name} must be above 0, not {getattr(self, name)}")
@@ -101,6 +106,10 @@ RECIPES = {
     "authors": Recipe("authors", rate=2.5e-4, warmup=0.1, epochs=200, clip=None),
     # The paper's text.
     "text": Recipe("text", rate=2.5e-4, betas=(0.9, 0.99), warmup=25_000, warmup_from=1e-7, epochs=200, clip=None),
+    # Appendix D, for learned reweighting (lnw, lnw_r, lnw_b). It says Adam, so nothing decays.
+    "lnw": Recipe(
+        "lnw", rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0, warmup=0.0, floor=0.01, epochs=50, clip=None, schedule="plateau"
+    ),
     # Ours: see docs/training.md for the measurements.
     "fast": Recipe("fast", optimizer="muon", rate=3e-3, muon_rate=3e-3, epochs=10, batch_size=16),
 }
@@ -122,7 +131,10 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Two runs with the same one are the same run."""
-        return hashlib.sha256(json.dumps(as_plain(self), sort_keys=True).encode()).hexdigest()[:12]
+        plain = as_plain(self)
+        if plain["recipe"]["schedule"] == "cosine":  # runs from before there was another keep their hash
+            del plain["recipe"]["schedule"]
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:

@@ -121,8 +121,9 @@ class Trainer:
             while progress.epoch < min(recipe.epochs, until or recipe.epochs) and not self._stalled():
                 self.model.train()
                 share = self.fabric.global_rank, self.fabric.world_size
+                losses = [row["valid_loss"] for row in progress.rows]
                 for batch, tokens in self.source.batches(progress.epoch, progress.batch, *share):
-                    set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup))
+                    set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup, losses))
                     loss = self._step(batch, tokens)
                     progress.step += 1
                     progress.batch += 1
