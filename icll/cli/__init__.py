@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ..errors import IcllError
-from . import data, models, runs, scores, writing  # noqa: F401  (each adds its commands to the app)
+from . import data, experiments, models, runs, scores, writing  # noqa: F401  (each adds its commands to the app)
 from .common import app
 
 
