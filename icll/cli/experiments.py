@@ -131,4 +131,136 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-__all__ = ["allow_local_plugins", "reproduce"]
+
+@app.command
+def report(
+    runs: Annotated[list[Path] | None, Parameter(name="--runs", help="Folders of runs to include; default: runs, if it is there.")] = None,
+    *,
+    out: Annotated[Path, Parameter(help="Folder for the page, the figures (PNG, PDF) and the fidelity table.")] = Path("report"),
+    problems: int = 10,
+    learners: str = "oracle,bayes,ngram:3,ngram:2",
+    open_: Annotated[bool, Parameter(name="--open", help="Show the page in the browser.")] = False,
+    json_: JSON = False,
+) -> None:
+    """Write one page with everything known: an explorer of test problems, figures, models, and the paper beside it.
+
+    The page needs no network and nothing but itself. What the package brings is in it, and the runs of your own.
+
+    Example: `icll report --runs runs --out report`
+
+    Parameters
+    ----------
+    problems
+        Test problems in the explorer, from the first.
+    learners
+        Learners in the explorer, with commas between them; the first is taken for the truth.
+    """
+    from dataclasses import asdict
+
+    from ..errors import IcllError, whole
+    from ..experiments.fidelity import summary
+    from ..experiments.results import known
+    from ..progress import progress_bar
+    from ..report.explorer import explorer
+    from ..report.page import PAGE, write_report
+
+    allow_local_plugins()
+    whole("--problems", problems, 0, 500)
+    folders = runs if runs is not None else [folder for folder in (Path("runs"),) if folder.is_dir()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise IcllError(f"{folder} is not a folder: give one with runs in it")
+    with progress_bar("predictions for the explorer") as progress:
+        shown = explorer(folders, problems, learners.split(","), progress)
+    rows = write_report(known(*folders), shown, out)
+    if open_:
+        import webbrowser
+
+        webbrowser.open((out / PAGE).resolve().as_uri())
+    if json_:
+        print_json({"page": str(out / PAGE), "summary": summary(rows), "fidelity": [asdict(row) for row in rows]})
+        return
+    print(f"{summary(rows)}\nreport: {out / PAGE}")
+
+
+@app.command
+def bench(
+    mixer: str,
+    /,
+    *,
+    quick: bool = False,
+    d_model: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    seed: int = 0,
+    out: Root = Path("runs"),
+    jobs: int | None = None,
+    json_: JSON = False,
+) -> None:
+    """Train a mixer of your own, with and without n-gram heads, and place it in the table among all others.
+
+    Checks the mixer first, as `icll check` does. The runs are in `icll report` afterwards.
+
+    Example: `icll bench my_package.mixers:MyMixer --quick`
+
+    Parameters
+    ----------
+    mixer
+        `package.module:Class` of a torch module that maps [B, L, D] to [B, L, D], or the name of a model.
+    quick
+        Train on 300 problems for 4 epochs instead of 2,500 for 10: minutes, to see that it learns.
+    d_model
+        Width.
+    layers
+        How many.
+    heads
+        How many, for mixers that have heads.
+    seed
+        Of weights, order and dropout.
+    jobs
+        How many runs at once; default: as many as there are cores.
+    """
+    from dataclasses import asdict
+
+    from ..errors import IcllError
+    from ..experiments.bench import bench_board, bench_configs
+    from ..experiments.catalogue import Plan
+    from ..experiments.reproduce import carry_out, check_outcomes, estimate
+    from ..experiments.results import label_of
+    from ..conformance import check_mixer
+    from ..progress import progress_bar
+
+    allow_local_plugins()
+    failed_checks = [c for c in check_mixer(mixer) if c.passed is False]
+    if failed_checks:
+        first = failed_checks[0]
+        raise IcllError(
+            f"{mixer} fails {len(failed_checks)} checks: {first.name}: {first.detail}; `icll check {mixer}` shows all of them"
+        )
+    configs = bench_configs(mixer, quick=quick, d_model=d_model, layers=layers, heads=heads, seed=seed)
+    plan = Plan(configs)
+    with progress_bar("measuring a step of each model") as progress:
+        expected = estimate(plan, out, jobs=jobs, progress=progress)
+    print(f"{mixer}: {expected}", file=sys.stderr)
+    try:
+        check_outcomes(carry_out(plan, out, jobs=jobs, bar=progress_bar))
+    except KeyboardInterrupt:
+        print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    places = bench_board(configs, out)
+    mine = {label_of(config) for config in configs}
+    if json_:
+        print_json([{**asdict(place), "mine": place.label in mine} for place in places])
+        return
+    data, recipe = configs[0].data, configs[0].recipe
+    print(f"{data.train:,} training problems, {recipe.name}, {recipe.epochs} epochs{' (the same for all)' if quick else ''}:")
+    rows = []
+    for place in places:
+        costs = [place.parameters, place.flops, place.state_bytes]
+        rows.append([
+            ("* " if place.label in mine else "  ") + place.label, f"{place.tvd:.3f}", f"{place.accuracy:.3f}",
+            f"{place.above_floor:+.3f}" if place.above_floor is not None else "-",
+            *("-" if c is None else f"{c:,.0f}" for c in costs), "-" if place.seconds is None else f"{place.seconds:.0f}",
+        ])  # fmt: skip
+    print_table(["  model", "TVD", "accuracy", "nats above floor", "parameters", "FLOPs/token", "state bytes", "s"], rows)
+    print(f"* yours; runs are in {out}: `icll report --runs {out}` shows them among the rest")

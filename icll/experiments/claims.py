@@ -202,17 +202,16 @@ def recall_low_data(known: Known) -> Answer:
 
 @test
 def contrast(known: Known) -> Answer:
-    """Spread of accuracies at the largest size both tasks have."""
+    """How many models come within 0.1 of the best accuracy, at the largest size both tasks have."""
     labels = [LABELS[m] for m in MODELS]
     sizes = {n for label in labels for n in known.sizes(label)} & {n for label in labels for n in known.sizes(label, "recall")}
     for n in sorted(sizes, reverse=True):
-        both = [
-            {k: mean(v, "accuracy") for k, v in _models(known, n, labels, task).items()} for task in ("regbench", "recall")
-        ]
+        both = [{k: mean(v, "accuracy") for k, v in _models(known, n, labels, task).items()} for task in ("regbench", "recall")]
         shared = set(both[0]) & set(both[1])
         if len(shared) >= 5:
-            spread = [float(np.std([one[k] for k in shared])) for one in both]
-            return Answer(spread[0] > spread[1], f"N = {n:,}: spread of accuracy {spread[0]:.3f}, in recall {spread[1]:.3f}")
+            near = [sum(one[k] > max(one[x] for x in shared) - 0.1 for k in shared) for one in both]
+            said = f"N = {n:,}: {near[0]} of {len(shared)} models are within 0.1 of the best accuracy, in recall {near[1]}"
+            return Answer(near[0] < near[1], said)
     return _missing("five models at the same size in both tasks")
 
 

@@ -117,6 +117,6 @@ def summary(rows: Sequence[Row]) -> str:
     better = sum(row.better is True for row in rows)
     worse = sum(row.better is False for row in rows)
     return (
-        f"{counts[REPRODUCED]} reproduced, {counts[DIFFERS]} differ ({better} numbers better than published, {worse} worse), "
+        f"{counts[REPRODUCED]} reproduced, {counts[DIFFERS]} differ ({better} better than published, {worse} worse), "
         f"{counts[NOT_RUN]} not run at this budget"
     )

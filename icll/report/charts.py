@@ -13,7 +13,7 @@ from ..experiments.charts import Bars, Chart, Heat, Language, Lines, Panel, Seri
 from ..experiments.results import LABELS, WIRING
 from ..languages.automaton import Automaton
 from .automaton import draw_automaton, plan_automaton
-from .style import COLOURS, INK, MARKERS
+from .style import INK, MARKERS, PALETTE
 
 LEARNER_GREY = "#777777"
 _SLOTS = {name: i for i, name in enumerate(LABELS.values())}
@@ -24,10 +24,9 @@ def look_of(name: str) -> tuple[int, int]:
     base = name.partition("+")[0].partition("/")[0].removesuffix(WIRING)
     slot = _SLOTS.get(base)
     if slot is None:  # a stranger's: by its name
-        slot = len(_SLOTS) + sum(map(ord, base)) % 7
-    colour = slot % 7  # the eighth, yellow, is too pale for a line
-    marker = (slot // 7 + slot + (4 if WIRING in name else 0) + name.count(",") + 2 * ("+" in name)) % len(MARKERS)
-    return colour, marker
+        slot = len(_SLOTS) + sum(map(ord, base)) % 5
+    marker = (slot + (4 if WIRING in name else 0) + name.count(",") + 2 * ("+" in name)) % len(MARKERS)
+    return slot % len(PALETTE), marker
 
 
 def draw_chart(chart: Chart) -> Figure:
@@ -70,19 +69,20 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_lines(axes: Axes, panel: Lines) -> None:
-    for series in panel.series:
-        if not series.x:
-            axes.axhline(series.y[0], color=LEARNER_GREY, lw=0.9, ls=(0, (1, 1.5)), zorder=1)
-            axes.annotate(
-                series.name, (1, series.y[0]), xycoords=("axes fraction", "data"), xytext=(3, 0), textcoords="offset points",
-                va="center", fontsize=7, color=LEARNER_GREY,
-            )  # fmt: skip
-            continue
+    top = max(y for series in panel.series for y in series.y if y is not None)
+    above = -np.inf  # names of levels stand apart, from the lowest up
+    for series in sorted((s for s in panel.series if not s.x), key=lambda s: s.y[0] or 0):
+        level = series.y[0] or 0
+        above = max(level, above + 0.035 * top)
+        axes.axhline(level, color=LEARNER_GREY, lw=0.9, ls=(0, (1, 1.5)), zorder=1)
+        place = {"xycoords": ("axes fraction", "data"), "xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(series.name, (1, above), fontsize=7, color=LEARNER_GREY, **place)
+    for series in (s for s in panel.series if s.x):
         colour, marker = look_of(series.name)
         style = _line_style(series, colour, marker)
         axes.plot(series.x, _numbers(series.y), **style)
         if series.low and series.role == "ours":
-            axes.fill_between(series.x, _numbers(series.low), _numbers(series.high), color=COLOURS[colour], alpha=0.12, lw=0)
+            axes.fill_between(series.x, _numbers(series.low), _numbers(series.high), color=PALETTE[colour], alpha=0.12, lw=0)
     if panel.log_x:
         axes.set_xscale("log")
     ticks = sorted({x for series in panel.series if series.role == "ours" for x in series.x})
@@ -96,7 +96,7 @@ def _draw_lines(axes: Axes, panel: Lines) -> None:
 
 
 def _line_style(series: Series, colour: int, marker: int) -> dict:
-    style = {"color": COLOURS[colour], "marker": MARKERS[marker], "ms": 4.5}
+    style = {"color": PALETTE[colour], "marker": MARKERS[marker], "ms": 4.5}
     if series.role == "paper":
         return {**style, "lw": 0.9, "ls": "--", "mfc": "white", "alpha": 0.65}
     return {**style, "lw": 1.6, "ls": "-." if WIRING in series.name else "-"}
@@ -124,7 +124,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
         at = places + (i - (len(drawn) - 1) / 2) * height
         values = _numbers(series.y)
         hollow = series.role == "paper"
-        colour = "none" if hollow else COLOURS[i]
+        colour = "none" if hollow else PALETTE[i]
         bars = axes.barh(at, values, height * 0.86, color=colour, edgecolor=INK if hollow else colour, lw=0.8, label=series.name)
         if series.low:
             reach = [np.maximum(values - _numbers(series.low), 0), np.maximum(_numbers(series.high) - values, 0)]
