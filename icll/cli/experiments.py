@@ -52,7 +52,7 @@ def reproduce(
     from functools import reduce
     from operator import add
 
-    from ..experiments.catalogue import Plan, find
+    from ..experiments.catalogue import find
     from ..experiments.reproduce import carry_out, check_outcomes, estimate, found_for
     from ..experiments.results import label_of
     from ..progress import progress_bar
@@ -60,7 +60,7 @@ def reproduce(
     from ..training import as_plain
 
     experiments = find(name)
-    plan = reduce(add, (e.plans[budget] for e in experiments), Plan())
+    plan = reduce(add, (e.plans[budget] for e in experiments))
     with progress_bar("measuring a step of each model") as progress:
         expected = estimate(plan, out, jobs=jobs, progress=progress)
     if dry_run:
@@ -131,12 +131,11 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-
 @app.command
 def report(
-    runs: Annotated[list[Path] | None, Parameter(name="--runs", help="Folders of runs to include; default: runs, if it is there.")] = None,
     *,
-    out: Annotated[Path, Parameter(help="Folder for the page, the figures (PNG, PDF) and the fidelity table.")] = Path("report"),
+    runs: list[Path] | None = None,
+    out: Path = Path("report"),
     problems: int = 10,
     learners: str = "oracle,bayes,ngram:3,ngram:2",
     open_: Annotated[bool, Parameter(name="--open", help="Show the page in the browser.")] = False,
@@ -150,6 +149,10 @@ def report(
 
     Parameters
     ----------
+    runs
+        Folders of runs to include; may be repeated; default: `runs`, if it is there.
+    out
+        Folder for the page, the figures (PNG and PDF) and the fidelity table.
     problems
         Test problems in the explorer, from the first.
     learners
@@ -222,12 +225,12 @@ def bench(
     """
     from dataclasses import asdict
 
+    from ..conformance import check_mixer
     from ..errors import IcllError
     from ..experiments.bench import bench_board, bench_configs
     from ..experiments.catalogue import Plan
     from ..experiments.reproduce import carry_out, check_outcomes, estimate
     from ..experiments.results import label_of
-    from ..conformance import check_mixer
     from ..progress import progress_bar
 
     allow_local_plugins()

@@ -7,43 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..errors import IcllError
-from ..predictors import Predictor
-from ..scoring import open_predictor
 from ..tasks import regbench
+from ..training import load_run
 from .results import learner_label
 
 Progress = Callable[[int, int], object]
-FIRST = 100  # positions of each problem that distances are taken over
+POSITIONS = (50, 80)  # that attention is shown at, as in the paper
+HEAD_PROBLEMS = 20  # that heads are scored on
 
 
 def distances(
     folders: dict[str, Path], *, learners: tuple[str, ...], problems: int, lnw: bool = False, progress: Progress
 ) -> dict[str, Any]:
     """Mean TVD between every two predictors over the first 100 positions of each test problem: names and a matrix."""
+    from ..analysis import distances as measure
+
     test = regbench(train=1, profile="repo", seed=0).test[:problems]
     specs = {**{name: str(folder) for name, folder in folders.items()}, **{learner_label(spec): spec for spec in learners}}
-    tokens, scored = test.tokens[:, :FIRST], test.scored[:, :FIRST]
-    rows: dict[str, torch.Tensor] = {}
-    for i, (name, spec) in enumerate(specs.items()):
-        rows[name] = _predictions(open_predictor(spec, test), tokens)[scored]
-        progress(i + 1, len(specs))
-    names = list(rows)
-    matrix = np.zeros((len(names), len(names)))
-    for i, a in enumerate(names):
-        for j in range(i):
-            matrix[i, j] = matrix[j, i] = float((rows[a] - rows[names[j]]).abs().sum(-1).mean() / 2)
-    return {"names": names, "matrix": np.round(matrix, 5).tolist(), "problems": problems, "first": FIRST}
-
-
-def _predictions(predictor: Predictor, tokens: torch.Tensor, batch: int = 50) -> torch.Tensor:
-    return torch.cat([predictor.predict(part).float() for part in tokens.split(batch)])
+    found = measure(specs, test, progress=progress)
+    return {"names": found.names, "matrix": np.round(found.mean, 5).tolist(), "problems": problems}
 
 
 def attention(folders: dict[str, Path], *, progress: Progress) -> dict[str, Any]:
-    raise IcllError("attention needs icll.analysis")
+    """Maps of every head of the one run at positions 50 to 80 of a test problem, and the scores of its heads."""
+    from ..analysis import attention_maps, score_heads
+
+    (folder,) = folders.values()
+    model, test = load_run(folder), regbench(train=1, profile="repo", seed=0).test
+    long_enough = int((test.lengths >= POSITIONS[1]).nonzero()[0])
+    shown = attention_maps(model, test, long_enough, *POSITIONS)
+    table = score_heads(model, test[:HEAD_PROBLEMS], progress=progress).as_dict()
+    maps = [
+        {"name": f"layer {m.head.layer}, head {m.head.number}", "weights": np.round(m.mean.numpy(), 3).tolist()}
+        for m in shown.maps
+    ]
+    return {"problem": long_enough, "tokens": shown.labels, "maps": maps, "notes": [table["sentence"]], **table}
 
 
 def probes(folders: dict[str, Path], *, epochs: int | None, train: int, progress: Progress) -> dict[str, Any]:

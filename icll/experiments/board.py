@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .figures import N, TABLE_1A, mean, setting_of, spread
+from .figures import TABLE_1A, N, mean, setting_of, spread
 from .paper import load_paper
 from .results import WIRING, Entry, Known
 from .statistics import Difference, over_seeds, paired

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Role = Literal["ours", "paper", "learner"]
 
@@ -81,9 +81,3 @@ class Chart:
     @property
     def empty(self) -> bool:
         return not self.panels
-
-
-def plain_panel(panel: Panel) -> dict[str, Any]:
-    from ..training import as_plain
-
-    return as_plain(panel)

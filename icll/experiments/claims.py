@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,10 +161,9 @@ def below_baselines(known: Known) -> Answer:
     if level is None or len(others) < 5:
         return _missing("3-gram and five architectures at N = 2,500")
     behind = [label for label, runs in others.items() if mean(runs) > level.tvd]
-    return Answer(
-        len(behind) > len(others) / 2,
-        f"{len(behind)} of {len(others)} are behind the 3-gram ({level.tvd:.3f}): {_listed({k: mean(v) for k, v in others.items()})}",
-    )
+    listed = _listed({k: mean(v) for k, v in others.items()})
+    said = f"{len(behind)} of {len(others)} are behind the 3-gram ({level.tvd:.3f}): {listed}"
+    return Answer(len(behind) > len(others) / 2, said)
 
 
 @test
@@ -174,7 +174,8 @@ def convolutional_poor(known: Known) -> Answer:
     if len(poor) < 3 or len(rest) < 3:
         return _missing("S4, H3, Hyena and three others at N = 2,500")
     return Answer(
-        float(np.mean(poor)) > float(np.mean(rest)) + 0.03, f"mean TVD {np.mean(poor):.3f} against {np.mean(rest):.3f} of the others"
+        float(np.mean(poor)) > float(np.mean(rest)) + 0.03,
+        f"mean TVD {np.mean(poor):.3f} against {np.mean(rest):.3f} of the others",
     )
 
 
@@ -291,7 +292,10 @@ def not_by_state(known: Known) -> Answer:
     if not heads:
         return _missing("figure4")
     scores = _two_gram(heads)["scores"]
-    return Answer(scores["n=2"] > scores["state"], f"overlap with the n = 2 rule {scores['n=2']:.2f}, with the state rule {scores['state']:.2f}")
+    return Answer(
+        scores["n=2"] > scores["state"],
+        f"overlap with the n = 2 rule {scores['n=2']:.2f}, with the state rule {scores['state']:.2f}",
+    )
 
 
 def _probe(known: Known, task: str, n: int, train: int) -> dict[str, float]:
@@ -319,7 +323,7 @@ def probe_larger(known: Known, train: int) -> Answer:
         return _missing("probes of Transformers of several depths")
     by_depth = sorted(found, key=lambda k: int(k.partition("/")[2] or 99))
     values = [found[k] for k in by_depth]
-    return Answer(all(a > b for a, b in zip(values, values[1:], strict=False)), _listed(found))
+    return Answer(all(a > b for a, b in pairwise(values)), _listed(found))
 
 
 @test
@@ -459,7 +463,9 @@ def _text_gains(known: Known) -> dict[str, float]:
 @test
 def text_heads_help(known: Known) -> Answer:
     gains = _text_gains(known)
-    return Answer(all(g > 0 for g in gains.values()), f"perplexity lower by: {_listed(gains)}") if gains else _missing("table1b")
+    return (
+        Answer(all(g > 0 for g in gains.values()), f"perplexity lower by: {_listed(gains)}") if gains else _missing("table1b")
+    )
 
 
 @test

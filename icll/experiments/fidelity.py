@@ -1,4 +1,4 @@
-"""The fidelity table: every number and every statement of the paper, ours beside it, and a verdict. Nothing here is typed in."""
+"""The fidelity table: every number and every statement of the paper, ours beside it, and a verdict. None is typed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each figure and table shows, as charts made from what is known. Beside ours stands the paper's, where it is published."""
+"""What each figure and table shows, as charts made from what is known; the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from .charts import Bars, Chart, Heat, Language, Lines, Panel, Series
 from .paper import load_paper
 from .results import LABELS, WIRING, Entry, Known
-from .statistics import rank_correlation
 from .settings import MODELS
+from .statistics import rank_correlation
 
 N = 2500
 METRIC_LABELS = {"tvd": "TVD to the language (lower is better)", "accuracy": "accuracy (higher is better)"}
@@ -47,7 +47,8 @@ def _line(known: Known, label: str, metric: str, at: Sequence[int], find: Callab
         return None
     ends = [spread(entries, metric) for entries in found.values()]
     return Series(
-        label, tuple(mean(e, metric) for e in found.values()), tuple(found), tuple(a for a, _ in ends), tuple(b for _, b in ends),
+        label, tuple(mean(e, metric) for e in found.values()), tuple(found),
+        tuple(a for a, _ in ends), tuple(b for _, b in ends),
         notes=tuple(setting_of(e) for e in found.values()),
     )  # fmt: skip
 
@@ -106,8 +107,10 @@ def figure1(known: Known) -> Chart:
         ours = " < ".join(name for name, _, _ in rows)
         theirs = " < ".join(name for name, _, _ in sorted(rows, key=lambda row: row[2]))
         notes = [
-            f"Order by our TVD: {ours}.", f"Order by the paper's: {theirs}.", f"Rank correlation (Spearman): {correlation:.2f}.",
-        ]  # fmt: skip
+            f"Order by our TVD: {ours}.",
+            f"Order by the paper's: {theirs}.",
+            f"Rank correlation (Spearman): {correlation:.2f}.",
+        ]
     return Chart(
         "figure1", "Which models learn languages in context?",
         f"Each architecture trained on {train:,} problems, and learners that see one problem alone, on the test problems. "
@@ -289,5 +292,5 @@ def table1b(known: Known) -> Chart:
         paper = load_paper()
         published = [n.value if (n := paper.find(label, "perplexity")) else None for label in labels]
         panels = (Bars("", "perplexity (lower is better)", labels, (ours, Series("paper", tuple(published), role="paper"))),)
-    caption = "Llama, RetNet and GLA on real text, with blocks of n-gram heads in place of two layers. The paper's models have 340M parameters."
+    caption = "Llama, RetNet and GLA on real text, with n-gram heads in place of two layers. The paper's have 340M parameters."
     return Chart("table1b", "Table 1(b): n-gram heads on real text", caption, panels)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..scoring import default_cache, score
 from ..tasks import regbench
 from ..training import RunConfig, read_result
 from ..training.optimize import make_optimizers
+from ..training.runs import METRICS
 from ..training.search import Outcome, run_all
 from .catalogue import Analysis, Plan
 from .results import LENGTH, Known, by_problem, packed, read_folder, write_details
@@ -97,7 +99,7 @@ def estimate(
     waiting = [a.name for a in plan.analyses if not _analysis_file(root, a).exists()]
     return Estimate(
         seconds / at_once, sum(per_problem.get(spec, 0.0) * plan.problems for spec in learners) / cores, len(todo),
-        len(plan.runs) - len(todo), tuple([*slow, *waiting]),
+        len(plan.runs) - len(todo), (*slow, *waiting),
     )  # fmt: skip
 
 
@@ -135,8 +137,8 @@ def carry_out(
     todo = missing(plan, root)
     failed: list[Outcome] = []
     if todo:
-        with bar("training") as progress:
-            outcomes = run_all(todo, root, engine=engine, jobs=jobs, address=address, progress=progress)
+        with bar("training, in epochs") as progress, _epochs_shown(todo, root, progress):
+            outcomes = run_all(todo, root, engine=engine, jobs=jobs, address=address)
         failed = [o for o in outcomes if o.error is not None]
     with bar("scores of each problem") as progress:
         for i, config in enumerate(plan.runs):
@@ -151,6 +153,32 @@ def carry_out(
             with bar(analysis.name) as progress:
                 analyse(analysis, root, progress)
     return failed
+
+
+@contextmanager
+def _epochs_shown(configs: Sequence[RunConfig], root: Path, progress: Callable[[int, int], object]) -> Iterator[None]:
+    """Tell how many epochs are done, from what the runs write down; they are trained in other processes."""
+    total = sum(config.recipe.epochs for config in configs)
+    over = threading.Event()
+
+    def done(config: RunConfig) -> int:
+        metrics = root / config.name / METRICS
+        if read_result(root / config.name) is not None:
+            return config.recipe.epochs
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    def look() -> None:
+        while not over.wait(1.0):
+            progress(sum(map(done, configs)), total)
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looker.join()
+        progress(sum(map(done, configs)), total)
 
 
 def _learner_file(root: Path, spec: str, problems: int) -> Path:
@@ -199,4 +227,3 @@ def check_outcomes(failed: Sequence[Outcome]) -> None:
         raise IcllError(
             f"{len(failed)} runs failed; the first is {first.folder}: {first.error}; the same command tries again and goes on"
         )
-

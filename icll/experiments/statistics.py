@@ -30,7 +30,7 @@ class Difference:
 
 
 def paired(a: Entry, b: Entry, metric: str = "tvd") -> Difference | None:
-    """Over problems that both predicted: signs of the per-problem differences are flipped at random. None without such scores."""
+    """Over problems that both predicted: signs of their differences are flipped at random. None without scores of each."""
     if not a.by_problem or not b.by_problem or a.fingerprint != b.fingerprint:
         return None
     tokens = np.array(a.by_problem["tokens"], dtype=float)

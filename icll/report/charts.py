@@ -85,8 +85,8 @@ def _draw_lines(axes: Axes, panel: Lines) -> None:
             axes.fill_between(series.x, _numbers(series.low), _numbers(series.high), color=PALETTE[colour], alpha=0.12, lw=0)
     if panel.log_x:
         axes.set_xscale("log")
-    ticks = sorted({x for series in panel.series if series.role == "ours" for x in series.x})
-    axes.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], fontsize=8)
+    ticks = sorted({x for series in panel.series for x in series.x})
+    axes.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], fontsize=7)
     axes.minorticks_off()
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
@@ -125,7 +125,9 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
         values = _numbers(series.y)
         hollow = series.role == "paper"
         colour = "none" if hollow else PALETTE[i]
-        bars = axes.barh(at, values, height * 0.86, color=colour, edgecolor=INK if hollow else colour, lw=0.8, label=series.name)
+        bars = axes.barh(
+            at, values, height * 0.86, color=colour, edgecolor=INK if hollow else colour, lw=0.8, label=series.name
+        )
         if series.low:
             reach = [np.maximum(values - _numbers(series.low), 0), np.maximum(_numbers(series.high) - values, 0)]
             axes.errorbar(values, at, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.8)
@@ -139,7 +141,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
     axes.set_yticks(places, panel.categories, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(panel.x_label)
-    axes.margins(x=0.14)
+    axes.margins(x=0.14, y=0.01)
     axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
     if len(drawn) > 1:

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import icll
 
 from ..experiments.board import differences, leaderboard
@@ -71,14 +73,17 @@ def _plain_panel(panel: Panel) -> dict[str, Any]:
         for series in plain["series"]:
             series["look"] = look_of(series["name"])
     if isinstance(panel, Language):
-        import numpy as np
-
         plain["automaton"] = drawing(Automaton(np.array(panel.table)))
     return plain
 
 
 def fidelity_markdown(rows: Sequence[Row]) -> str:
-    lines = [summary(rows) + ".", "", "| where | what | paper | ours | difference | verdict | |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        summary(rows) + ".",
+        "",
+        "| where | what | paper | ours | difference | verdict | |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         cells = [row.where, row.what, _cell(row.paper), _cell(row.ours), _cell(row.difference, "+"), row.verdict, row.why]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

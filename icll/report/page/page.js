@@ -367,7 +367,7 @@ function barsPanel(panel, hidden) {
   return [[[0, top], [0, 1]], (view, width) => {
     const series = panel.series.filter((s) => !hidden.has(s.name) && s.y.some((y) => y !== null));
     const rows = panel.categories.map((name, i) => [name, i]).filter(([name]) => !hidden.has(name));
-    const left = Math.min(Math.max(90, 7.2 * Math.max(...panel.categories.map((c) => c.length))), width * 0.42), right = 44, upper = 30;
+    const left = Math.min(Math.max(90, 7.4 * Math.max(...panel.categories.map((c) => c.length)) + 12), width * 0.42), right = 44, upper = 30;
     const bar = 13, gap = 9, each = Math.max(1, series.length) * bar + gap, height = upper + rows.length * each + 30;
     const plot = [left, upper, width - left - right, rows.length * each];
     const X = (x) => plot[0] + ((x - view[0][0]) / (view[0][1] - view[0][0])) * plot[2];
@@ -376,7 +376,7 @@ function barsPanel(panel, hidden) {
     for (const x of ticks(...view[0], 4)) root.append(svg("line", { class: "axis", x1: X(x), x2: X(x), y1: upper, y2: height - 22 }), svg("text", { class: "soft", x: X(x), y: height - 8, "text-anchor": "middle" }, plain(x)));
     rows.forEach(([name, i], row) => {
       const y0 = upper + row * each;
-      const limit = Math.floor(left / 6.6);
+      const limit = Math.floor((left - 8) / 6.9);
       root.append(tipped(svg("text", { x: left - 7, y: y0 + (each - gap) / 2 + 5, "text-anchor": "end" }, name.length > limit ? `${name.slice(0, limit - 1)}…` : name), name));
       series.forEach((s, j) => {
         if (s.y[i] === null) return;
