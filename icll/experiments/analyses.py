@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IcllError
 from ..tasks import regbench
-from ..training import load_run
+from ..training import load_run, read_config
 from .results import learner_label
 
 Progress = Callable[[int, int], object]
@@ -18,9 +17,7 @@ POSITIONS = (50, 80)  # that attention is shown at, as in the paper
 HEAD_PROBLEMS = 20  # that heads are scored on
 
 
-def distances(
-    folders: dict[str, Path], *, learners: tuple[str, ...], problems: int, lnw: bool = False, progress: Progress
-) -> dict[str, Any]:
+def distances(folders: dict[str, Path], *, learners: tuple[str, ...], problems: int, progress: Progress) -> dict[str, Any]:
     """Mean TVD between every two predictors over the first 100 positions of each test problem: names and a matrix."""
     from ..analysis import distances as measure
 
@@ -46,9 +43,18 @@ def attention(folders: dict[str, Path], *, progress: Progress) -> dict[str, Any]
     return {"problem": long_enough, "tokens": shown.labels, "maps": maps, "notes": [table["sentence"]], **table}
 
 
-def probes(folders: dict[str, Path], *, epochs: int | None, train: int, progress: Progress) -> dict[str, Any]:
-    raise IcllError("probes need icll.analysis")
+def probes(folders: dict[str, Path], *, epochs: int | None, progress: Progress) -> dict[str, Any]:
+    """Test scores of the probes of every run at the layer that is best on validation: a row for each target."""
+    from ..analysis.probes import STATE, ProbeConfig, probe
 
-
-def text_table(folders: dict[str, Path], *, budget: str, progress: Progress) -> dict[str, Any]:
-    raise IcllError("table1b needs icll.text")
+    config = ProbeConfig() if epochs is None else ProbeConfig(epochs=epochs)
+    rows = []
+    for i, (name, folder) in enumerate(folders.items()):
+        found, _ = probe(load_run(folder), read_config(folder).data.load(), config)
+        for target, (value, low, high) in found.best.items():
+            kind, _, order = target.partition(" ")
+            task, n = ("equivalence", 0) if target == STATE else (kind, int(order))
+            layer = found.layer[target]
+            rows.append({"model": name, "task": task, "n": n, "value": value, "low": low, "high": high, "layer": layer})
+        progress(i + 1, len(folders))
+    return {"rows": rows, "epochs": config.epochs}

@@ -25,9 +25,10 @@ from ..training.optimize import make_optimizers
 from ..training.runs import METRICS
 from ..training.search import Outcome, run_all
 from .catalogue import Analysis, Plan
-from .results import LENGTH, Known, by_problem, packed, read_folder, write_details
+from .results import LENGTH, TEXT, Known, by_problem, on_text, packed, read_folder, write_details
 
 SAMPLE = 8  # problems in a measured step
+LARGE = 5e7  # parameters: a step of such a model is not measured, it takes minutes here
 HELD_OUT = 500
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], object]]]  # as icll.progress.progress_bar
@@ -78,7 +79,8 @@ def estimate(
     todo = missing(plan, root)
     cores = os.cpu_count() or 1
     at_once = min(jobs or cores, cores, max(1, len(todo)))
-    distinct: dict[str, RunConfig] = {repr(config.model): config for config in todo}
+    large = {c.hash for c in todo if _parameters(c.model) > LARGE}
+    distinct: dict[str, RunConfig] = {repr(c.model): c for c in todo if c.hash not in large}
     step, predict = {}, {}
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, cores // at_once))  # as each run will have
@@ -90,17 +92,30 @@ def estimate(
         torch.set_num_threads(before)
     seconds = 0.0
     for config in todo:
-        key, epochs = repr(config.model), config.recipe.epochs
-        problems = config.data.train * epochs
-        seconds += step[key] * problems / SAMPLE + predict[key] * HELD_OUT * (epochs + 2) / SAMPLE
+        key = repr(config.model)
+        if key in step:
+            seconds += step[key] * _problems(config) / SAMPLE
+            seconds += predict[key] * HELD_OUT * (config.recipe.epochs + 2) / SAMPLE
     per_problem = {e.learner: (e.seconds or 0) / e.n_problems for e in packed().entries if e.learner}
     learners = [spec for spec in plan.learners if not _learner_file(root, spec, plan.problems).exists()]
     slow = [spec for spec in learners if spec not in per_problem]
+    slow += [f"{len(large)} runs of more than {LARGE / 1e6:.0f}M parameters"] if large else []
     waiting = [a.name for a in plan.analyses if not _analysis_file(root, a).exists()]
     return Estimate(
         seconds / at_once, sum(per_problem.get(spec, 0.0) * plan.problems for spec in learners) / cores, len(todo),
         len(plan.runs) - len(todo), (*slow, *waiting),
     )  # fmt: skip
+
+
+def _problems(config: RunConfig) -> float:
+    """How many problems, or as much text, a run reads."""
+    data: Any = config.data
+    return data.tokens / LENGTH if on_text(config) else data.train * config.recipe.epochs
+
+
+def _parameters(config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return model_of(config).n_parameters()
 
 
 def _measure(model_config: ModelConfig, config: RunConfig) -> tuple[float, float]:
@@ -218,7 +233,8 @@ def analyse(analysis: Analysis, root: Path, progress: Callable[[int, int], objec
 
 def found_for(plan: Plan, root: Path) -> Known:
     """What a folder has of a plan's own runs, learners and analyses."""
-    return read_folder(root).only((c.hash for c in plan.runs), plan.learners, (a.name for a in plan.analyses))
+    tables = [a.name for a in plan.analyses] + [TEXT] * any(map(on_text, plan.runs))
+    return read_folder(root).only((c.hash for c in plan.runs), plan.learners, tables)
 
 
 def check_outcomes(failed: Sequence[Outcome]) -> None:

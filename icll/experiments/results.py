@@ -7,8 +7,7 @@ with results, are needed for: scores of every problem, operations per token, siz
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -20,25 +19,34 @@ import numpy as np
 from ..errors import IcllError
 from ..files import replacing
 from ..metrics import METRICS, Scores
-from ..training import RunConfig, RunSummary, as_plain, find_runs, from_plain, load_run
+from ..training import DataConfig, RunConfig, RunSummary, as_plain, find_runs, from_plain, load_run
 from ..training.runs import WEIGHTS
 
 DETAILS = "details.json"
+TEXT = "text"  # the table of language models
 PACKED = "results.json"  # of this package: everything in `results/`, packed
 LENGTH = 376  # tokens of a problem in the mean (profile repo): what costs are given for
 LABELS = {
     "transformer": "Transformer", "llama": "Llama", "retnet": "RetNet", "gla": "GLA", "mamba": "Mamba",
     "linear_transformer": "Linear Transformer", "hyena": "Hyena", "h3": "H3", "lstm": "LSTM", "rwkv": "RWKV", "s4": "S4",
+    "lnw": "LNW", "lnw_r": "LNW_r", "lnw_b": "LNW_b",
 }  # fmt: skip
 WIRING = " (authors' wiring)"
 
 
 def label_of(config: RunConfig) -> str:
-    """What a run's model is called in tables, as in the paper: `RetNet+NGH(1,2,3)`."""
+    """What a run's model is called in tables, as in the paper: `RetNet+NGH(1,2,3)`, or with the layers that heads replace."""
     model = config.model
     name = LABELS.get(model.model, model.model.rpartition(":")[2])
-    heads = f"+NGH({','.join(map(str, model.ngram_heads))})" if model.ngram_heads else ""
+    places = [f"_{place}" for place in model.ngram_after] if model.ngram_mode == "replace" else [""]
+    orders = ",".join(map(str, model.ngram_heads))
+    heads = "".join(f"+NGH{place}({orders})" for place in places) if orders else ""
     return name + heads + (WIRING if model.authors_bug else "")
+
+
+def on_text(config: RunConfig) -> bool:
+    """Whether a run was trained on text, not on problems."""
+    return not isinstance(config.data, DataConfig)
 
 
 def learner_label(spec: str) -> str:
@@ -119,9 +127,9 @@ class Entry:
 
 
 def entry_of_run(run: RunSummary, source: str) -> Entry | None:
-    """A run's entry; None while it is not finished."""
+    """A run's entry; None while it is not finished, or if it is one of text."""
     result = run.result
-    if result is None:
+    if result is None or on_text(run.config):
         return None
     details = read_details(run.folder)
     costs = {name: details.get(name) for name in ("flops", "state_bytes")} if details else model_costs(run.config)
@@ -188,7 +196,7 @@ def write_details(folder: Path, config: RunConfig) -> None:
     """Score every test problem with a finished run's weights, and write that and the model's costs down, once."""
     from ..predictors import evaluate
 
-    if (folder / DETAILS).exists() or not (folder / WEIGHTS).exists():
+    if on_text(config) or (folder / DETAILS).exists() or not (folder / WEIGHTS).exists():
         return
     test = config.data.load().test
     details = {**model_costs(config), "by_problem": by_problem(evaluate(load_run(folder), test))}
@@ -286,7 +294,8 @@ def _without_seed(config: RunConfig) -> str:
 def read_folder(root: Path) -> Known:
     """Everything below a folder: runs, scores of learners, what analyses and the benchmark of heads wrote."""
     entries: list[Entry] = []
-    for run in _regbench_runs(root):
+    runs = find_runs(root)
+    for run in runs:
         entry = entry_of_run(run, run.folder.relative_to(root).as_posix())
         if entry is not None:
             entries.append(entry)
@@ -294,13 +303,29 @@ def read_folder(root: Path) -> Known:
         entries += entries_of_learners(path, path.relative_to(root).as_posix())
     found = [*sorted(root.glob("analysis/*.json")), *root.glob("ngram_heads/ngram_heads.json")]
     tables = {path.stem: json.loads(path.read_text()) for path in found}
+    if text := text_table(runs):
+        tables[TEXT] = text
     return Known((), tables) + Known(tuple(entries))
 
 
-def _regbench_runs(root: Path) -> Iterator[RunSummary]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other kinds of runs lie there too; `icll runs` names what it cannot read
-        yield from find_runs(root)
+def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
+    """Perplexities of language models, from the setting with most rows (then the largest): a row for each model."""
+    settings: dict[str, dict[str, list[RunSummary]]] = {}
+    for run in runs:
+        if on_text(run.config) and run.result is not None:
+            model = run.config.model
+            key = json.dumps([as_plain(run.config.data), as_plain(run.config.recipe), model.d_model, model.n_layers])
+            settings.setdefault(key, {}).setdefault(label_of(run.config), []).append(run)
+    if not settings:
+        return {}
+    key = max(settings, key=lambda key: (len(settings[key]), len(key), key))
+    rows = []
+    for label, group in sorted(settings[key].items()):
+        results = [run.result or {} for run in group]
+        seeds = {str(run.config.seed): run.result["test"]["perplexity"]["mean"] for run in group if run.result}
+        perplexity = float(np.exp(np.mean(np.log(list(seeds.values())))))  # of the mean loss
+        rows.append({"label": label, "perplexity": perplexity, "by_seed": seeds, "parameters": results[0]["parameters"]})
+    return {"setting": json.loads(key), "rows": rows}
 
 
 @lru_cache(maxsize=1)

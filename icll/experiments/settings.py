@@ -33,6 +33,8 @@ DEPTH_MODELS = ("transformer", "retnet", "lstm", "mamba")  # of figure 3(d) at t
 
 def size_of(model: str, budget: str, train: int) -> tuple[int, int, int]:
     """Width, layers, heads."""
+    if model.startswith("lnw"):  # they have neither
+        return 64, 2, 2
     if budget == "cpu" and model == "transformer":
         return TRANSFORMER_SIZE
     if budget != "paper":
@@ -43,6 +45,8 @@ def size_of(model: str, budget: str, train: int) -> tuple[int, int, int]:
 
 
 def recipe_of(model: str, budget: str) -> Recipe:
+    if model.startswith("lnw"):
+        return RECIPES["lnw"]
     if budget == "paper":
         return RECIPES["authors"]
     if budget == "demo":
