@@ -13,6 +13,7 @@ import scipy.stats
 
 from icll import IcllError, evaluate
 from icll.cli import main
+from icll.conformance import check_mixer
 from icll.experiments import bench, catalogue, claims, reproduce
 from icll.experiments.board import differences, leaderboard
 from icll.experiments.catalogue import EXPERIMENTS, Experiment, Plan, find
@@ -357,3 +358,13 @@ def test_bench_refuses_a_mixer_that_sees_the_future(tmp_path, monkeypatch, capsy
         main(["bench", "cheating_of_a_stranger:Leaky", "--quick"])
     assert exit_.value.code == 2 and "causal" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_mixer_of_the_docs_conforms_and_is_short(tmp_path, monkeypatch):
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/first-mixer.md").read_text(), re.DOTALL)[0]
+    assert len(block.splitlines()) <= 30
+    (tmp_path / "overwrite_of_the_docs.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not [
+        str(c) for c in check_mixer("overwrite_of_the_docs:Overwrite") if c.passed is not True and c.name != "mixing matrices"
+    ]

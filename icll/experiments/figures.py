@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -230,14 +231,14 @@ def figure4(known: Known) -> Chart:
     if table:
         names = tuple(table["tokens"])
         panels = tuple(
-            Heat(one["name"], names, names, tuple(map(tuple, one["weights"])), "query", "key", show_values=False, limit=1.0)
+            Heat(one["name"], names, names, tuple(map(tuple, one["weights"])), "query", "key", show_values=False)
             for one in table["maps"]
         )
         notes = tuple(table.get("notes", ()))
     return Chart(
         "figure4", "Attention of a Transformer",
         "Rows attend to columns; each token with the automaton's state after it. A head that finds what followed earlier "
-        "occurrences of the last n tokens is an n-gram head.", panels, notes,
+        "occurrences of the last n tokens is an n-gram head. The darkest cell is the largest weight of its map.", panels, notes,
     )  # fmt: skip
 
 
@@ -256,12 +257,18 @@ def _probes(known: Known, name: str, table_name: str, title: str) -> Chart:
         rows = [row for row in table["rows"] if row["task"] == task]  # type: ignore[index]
         models = tuple(dict.fromkeys(row["model"] for row in rows))
         orders = sorted({row["n"] for row in rows})
-        values = {(row["model"], row["n"]): row["value"] for row in rows}
-        series = tuple(Series(f"n = {n}" if n else "state", tuple(values.get((m, n)) for m in models)) for n in orders)
+        by_cell = {(row["model"], row["n"]): row for row in rows}
+        series = tuple(_probe_series(n, [by_cell.get((m, n)) for m in models]) for n in orders)
         if models:
             panels.append(Bars("", label, models, series))
     caption = "What an MLP reads off the hidden states of the best layer (chosen on held-out data)."
     return Chart(name, title, caption, tuple(panels))
+
+
+def _probe_series(n: int, rows: Sequence[dict[str, Any] | None]) -> Series:
+    value, low, high = (tuple(row[part] if row else None for row in rows) for part in ("value", "low", "high"))
+    layers = tuple(f"layer {row['layer']}" if row else "" for row in rows)
+    return Series(f"n = {n}" if n else "state", value, (), low, high, notes=layers)
 
 
 def figure5(known: Known) -> Chart:

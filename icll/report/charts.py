@@ -53,7 +53,7 @@ def _size(panel: Panel) -> tuple[float, float]:
         return 4.6, 0.9 + 0.16 * len(panel.categories) * (1 + len(panel.series))
     if isinstance(panel, Heat):
         side = max(2.6, 0.52 * len(panel.rows) if panel.show_values else 0.14 * len(panel.rows))
-        return side + 0.9, side
+        return side + 0.5, side + 0.6
     return 5.2, 4.0
 
 
