@@ -98,7 +98,7 @@ def order(known: Known, train: int = N) -> tuple[list[tuple[str, float, float]],
 def figure1(known: Known) -> Chart:
     train = _size(known)
     models = [label for label in known.labels() if "+" not in label]
-    labels = [*models, *BASELINES, "uniform over seen symbols"]
+    labels = [*models, *BASELINES, "uniform"]
     scored = {label: mean(entries) for label in labels if (entries := known.any(label, train))}
     labels = sorted(scored, key=lambda label: scored[label])
     panels = tuple(_bars(known, labels, metric, train, "") for metric in ("tvd", "accuracy")) if labels else ()

@@ -54,7 +54,7 @@ def learner_label(spec: str) -> str:
     name, _, option = spec.partition(":")
     if name == "ngram" and option.isdigit():
         return f"{option}-gram"
-    known = {"baum-welch": "Baum-Welch", "bayes": "Bayes filter", "oracle": "truth", "uniform": "uniform over seen symbols"}
+    known = {"baum-welch": "Baum-Welch", "bayes": "Bayes filter", "oracle": "truth", "uniform": "uniform"}
     if name == "bayes" and option.isdigit():  # a number of particles
         return known[name]
     return known.get(name, name) + (f" ({option})" if option else "")

@@ -376,7 +376,7 @@ function barsPanel(panel, hidden) {
     for (const x of ticks(...view[0], 4)) root.append(svg("line", { class: "axis", x1: X(x), x2: X(x), y1: upper, y2: height - 22 }), svg("text", { class: "soft", x: X(x), y: height - 8, "text-anchor": "middle" }, plain(x)));
     rows.forEach(([name, i], row) => {
       const y0 = upper + row * each;
-      const limit = Math.floor((left - 8) / 6.9);
+      const limit = Math.floor((left - 10) / 7.2);
       root.append(tipped(svg("text", { x: left - 7, y: y0 + (each - gap) / 2 + 5, "text-anchor": "end" }, name.length > limit ? `${name.slice(0, limit - 1)}…` : name), name));
       series.forEach((s, j) => {
         if (s.y[i] === null) return;
@@ -490,7 +490,7 @@ function drawFidelity() {
   const show = () => {
     const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = data.fidelity.filter((r) => !off.has(r.verdict) && words.every((w) => `${r.where} ${r.what} ${r.verdict} ${r.why}`.toLowerCase().includes(w)));
-    body.replaceChildren(...rows.map((r) => html("tr", {}, html("td", {}, r.where), html("td", {}, r.what), html("td", { class: "number" }, number(r.paper)), html("td", { class: "number" }, number(r.ours)), html("td", { class: "number" }, r.difference === null ? "" : `${r.difference >= 0 ? "+" : "−"}${number(Math.abs(r.difference))}`), html("td", { class: `verdict ${r.verdict.split(" ")[0]}` }, r.verdict), html("td", {}, r.why))));
+    body.replaceChildren(...rows.map((r) => html("tr", {}, html("td", {}, r.where), html("td", {}, r.what), html("td", { class: `verdict ${r.verdict.split(" ")[0]}` }, r.verdict), html("td", { class: "number" }, number(r.paper)), html("td", { class: "number" }, number(r.ours)), html("td", { class: "number" }, r.difference === null ? "" : `${r.difference >= 0 ? "+" : "−"}${number(Math.abs(r.difference))}`), html("td", {}, r.why))));
   };
   for (const verdict of verdicts) {
     const count = data.fidelity.filter((r) => r.verdict === verdict).length;
@@ -499,7 +499,7 @@ function drawFidelity() {
     $("verdicts").append(button);
   }
   $("search").addEventListener("input", show);
-  $("claims").append(html("thead", {}, html("tr", {}, ...["where", "what", "paper", "ours", "difference", "verdict", "what was seen"].map((t, i) => html("th", { class: i > 1 && i < 5 ? "number" : "" }, t)))), body);
+  $("claims").append(html("thead", {}, html("tr", {}, ...["where", "what", "verdict", "paper", "ours", "difference", "what was seen"].map((t, i) => html("th", { class: i > 2 && i < 6 ? "number" : "" }, t)))), body);
   show();
 }
 
