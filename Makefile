@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt
 .PHONY: help demo test lint bench clean
 
 help:
-	@echo "make demo    install, make data, train two models, score them beside learners: results in demo/"
+	@echo "make demo    install, make data, train three models, score them beside learners, write the report: see demo/"
 	@echo "make test    install, check the style and run all tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   benchmarks, with ratios"
@@ -34,15 +34,16 @@ $(VENV)/lint: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/icll data make --profile repo --train 2500 --seed 0 --out demo/data
 	$(BIN)/icll data show demo/data --problem 5 --picture demo/automaton.svg
-	$(BIN)/icll train retnet --profile repo --train 1000 --epochs 4 --out demo/retnet
-	$(BIN)/icll train retnet --ngram-heads 1,2,3 --profile repo --train 1000 --epochs 4 --out demo/retnet-ngh
-	$(BIN)/icll score ngram:3 bayes:300 demo/retnet demo/retnet-ngh oracle --data demo/data --problems 100 \
-		--picture demo/scores.png
-	$(BIN)/icll generate demo/retnet-ngh --prompt "abcab|abab|cabca|bcabc" --strings 3 --length 12
-	@echo "done: look at demo/automaton.svg (a language), demo/scores.png (how fast each predictor learns it) and"
-	@echo "demo/retnet-ngh (a run: curves.png, result.json)"
+	$(BIN)/icll reproduce table1a --budget demo --out demo/runs
+	$(BIN)/icll score ngram:2 ngram:3 bayes:300 demo/runs/retnet-* demo/runs/transformer-* oracle --data demo/data \
+		--problems 100 --picture demo/scores.png
+	$(BIN)/icll generate demo/runs/retnet-ngh123-* --prompt "abcab|abab|cabca|bcabc" --strings 3 --length 12
+	$(BIN)/icll report --runs demo/runs --out demo/report
+	@echo "done: open demo/report/index.html in a browser: step through a problem with the arrow keys, and see how models compare"
 
 test: lint $(VENV)/test
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		echo "no Chromium here: the tests that open the report's page in a browser are skipped (apt-get install chromium)"
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/lint

@@ -40,7 +40,13 @@ class Reweighting(Model):
         self.hidden = nn.Linear(CONTEXTS * config.vocab_size, width)
         self.output = nn.Linear(width, config.vocab_size)
 
-    def forward(self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False) -> Any:
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        return_hidden: bool = False,
+        return_mixing: bool = False,
+        targets: torch.Tensor | None = None,
+    ) -> Any:
         counts = follower_counts(tokens, CONTEXTS, self.config.vocab_size)  # [B, L, 3, V]
         if self.features == "counts":
             made = counts / UNIT
@@ -50,11 +56,13 @@ class Reweighting(Model):
             made = counts / counts.sum(-1, keepdim=True).clamp(min=1)
         hidden = F.gelu(self.hidden(made.flatten(2).to(self.hidden.weight)))
         logits = self.output(hidden)
+        if targets is not None:
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
         if not (return_hidden or return_mixing):
             return logits
         return Output(logits, [hidden] if return_hidden else None, [None] if return_mixing else None)
 
-    def initial_state(self, batch_size: int) -> ModelState:
+    def initial_state(self, batch_size: int, max_contexts: int | None = None) -> ModelState:
         """The tokens read: they are counted anew at every step."""
         return ModelState(0, (torch.zeros(batch_size, 0, dtype=torch.long),))
 

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ..errors import IcllError
-from . import analysis, data, models, runs, scores, sweeps, text, writing  # noqa: F401  (each adds its commands to the app)
+from . import (  # noqa: F401  (each adds its commands to the app)
+    analysis,
+    data,
+    experiments,
+    models,
+    runs,
+    scores,
+    sweeps,
+    text,
+    writing,
+)
 from .common import app
 
 

@@ -57,8 +57,9 @@ def numbers(option: str, text: str | None) -> tuple[int, ...]:
 
 def allow_local_plugins() -> None:
     """`package.module:Class` may stand in the current folder, as with `python -m`."""
-    if "" not in sys.path:
-        sys.path.append("")
+    here = str(Path.cwd())  # by its full name: other processes are given the same path
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def parse_options(pairs: Sequence[str] | None) -> dict[str, object]:

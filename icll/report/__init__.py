@@ -2,6 +2,7 @@
 
 from .attention import draw_attention, write_attention_page
 from .automaton import draw_automaton
+from .charts import draw_chart
 from .curves import draw_curves, draw_training
 from .heat import draw_distances, draw_heads, draw_heat
 from .probes import draw_probe_layers, draw_probes
@@ -10,6 +11,7 @@ from .style import picture_format, save_figure
 __all__ = [
     "draw_attention",
     "draw_automaton",
+    "draw_chart",
     "draw_curves",
     "draw_distances",
     "draw_heads",

@@ -1,0 +1,82 @@
+"""All models and learners at one size of training set, best first, with what they cost; and which differences are real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .figures import TABLE_1A, N, mean, setting_of, spread
+from .paper import load_paper
+from .results import WIRING, Entry, Known
+from .statistics import Difference, over_seeds, paired
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the leaderboard. Means are over seeds; intervals over problems if there is one seed, else over seeds."""
+
+    label: str
+    tvd: float
+    tvd_range: tuple[float, float]
+    accuracy: float
+    cross_entropy: float
+    above_floor: float | None  # nats above the Bayes filter
+    parameters: int | None
+    flops: float | None
+    state_bytes: int | None
+    seconds: float | None
+    setting: str
+    source: str
+    paper: float | None
+
+
+def leaderboard(known: Known, train: int = N, epochs: int | None = None) -> list[Place]:
+    """Runs of N training problems, and learners. `epochs`: only runs that trained as long, for a fair comparison."""
+    floor = known.learner("Bayes filter")
+    groups: list[list[Entry]] = [[e] for label in known.learners() if (e := known.learner(label)) and e.n_problems >= 100]
+    if epochs is not None:
+        keep = [e.config.hash for e in known.entries if e.config and e.config.recipe.epochs == epochs]
+        known = known.only(keep)
+    groups += [runs for label in known.labels() if (runs := known.runs(label, train))]
+    return sorted((_place(group, floor, train) for group in groups), key=lambda place: place.tvd)
+
+
+def _place(group: Sequence[Entry], floor: Entry | None, train: int) -> Place:
+    first, paper = group[0], load_paper()
+    label = first.label
+    number = None
+    if label not in ("LSTM", "Mamba"):  # published with another wiring
+        name = label.removesuffix(WIRING)
+        number = paper.find(name, "tvd", train if first.config else None)
+    nats = mean(group, "cross_entropy")
+    same_problems = floor is not None and floor.fingerprint == first.fingerprint
+    return Place(
+        label, mean(group), spread(group, "tvd"), mean(group, "accuracy"), nats,
+        nats - floor.cross_entropy if floor and same_problems else None, first.parameters, first.flops, first.state_bytes,
+        float(np.mean([e.seconds for e in group if e.seconds])) if first.config and first.seconds else None,
+        setting_of(group), first.source, number.value if number else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    a: str
+    b: str
+    difference: Difference  # of TVD, a minus b
+
+
+def differences(known: Known, train: int = N) -> list[Compared]:
+    """Rows of Table 1(a) against the row above and against the Transformer, and LSTM and Mamba against the authors' wiring."""
+    pairs = [(a, b) for a, b in zip(TABLE_1A[1:], TABLE_1A, strict=False) if a.partition("+")[0] == b.partition("+")[0]]
+    pairs += [(label, "Transformer") for label in TABLE_1A] + [(m, m + WIRING) for m in ("LSTM", "Mamba")]
+    found = []
+    for a, b in pairs:
+        left, right = known.any(a, train), known.any(b, train)
+        if not left or not right:
+            continue
+        for difference in (paired(left[0], right[0]), over_seeds([e.tvd for e in left], [e.tvd for e in right])):
+            if difference is not None:
+                found.append(Compared(a, b, difference))
+    return found

@@ -1,0 +1,494 @@
+"""What the paper says, tested on what is known. A test answers True, False or None (not run), and says what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import unknown
+from .figures import N, mean
+from .paper import Claim
+from .results import LABELS, WIRING, Entry, Known
+from .settings import DEPTHS, MODELS
+from .statistics import paired
+
+
+class Answer(NamedTuple):
+    holds: bool | None
+    detail: str
+
+
+NOT_RUN = "the runs it needs are not there"
+CONVOLUTIONAL = ("S4", "H3", "Hyena")
+TESTS: dict[str, Callable[..., Answer]] = {}
+
+
+def test(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    TESTS[function.__name__] = function
+    return function
+
+
+def answer(claim: Claim, known: Known) -> Answer:
+    if claim.test not in TESTS:
+        raise unknown("test of a claim", claim.test, TESTS)
+    return TESTS[claim.test](known, **claim.args)
+
+
+def _other_models() -> list[str]:
+    return [LABELS[m] for m in MODELS if m != "transformer"]
+
+
+def _models(known: Known, train: int, labels: Sequence[str], task: str = "regbench") -> dict[str, list[Entry]]:
+    return {label: runs for label in labels if (runs := known.runs(label, train, task))}
+
+
+def _all(known: Known, labels: Sequence[str], train: int = N) -> list[list[Entry]] | None:
+    found = [known.any(label, train) for label in labels]
+    return found if all(found) else None
+
+
+def _listed(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in sorted(values.items(), key=lambda item: item[1]))
+
+
+def _missing(*names: str) -> Answer:
+    return Answer(None, f"{NOT_RUN}: {', '.join(names)}")
+
+
+# --- the data ---
+
+
+@test
+def mean_length(known: Known, expected: float) -> Answer:
+    """The paper's number counts symbols; separators come on top."""
+    from ..tasks import regbench
+
+    said = []
+    for profile in ("paper", "repo"):
+        problems = regbench(2500, profile).train
+        symbols = float((problems.flat != problems.vocabulary.separator_id).sum()) / len(problems)
+        said.append((symbols, f"{profile}: {symbols:.0f} symbols, {len(problems.flat) / len(problems):.0f} tokens"))
+    return Answer(abs(said[0][0] - expected) < 8, "; ".join(text for _, text in said))
+
+
+@test
+def disjoint_languages(known: Known) -> Answer:
+    from ..tasks import regbench
+
+    data = regbench(2500, "repo")
+    tables = [a for part in (data.train, data.valid, data.test) for a in part.automata]
+    return Answer(len(set(tables)) == len(tables), f"{len(set(tables)):,} different languages in {len(tables):,} problems")
+
+
+# --- learners ---
+
+
+@test
+def bayes_floor(known: Known) -> Answer:
+    bayes, others = known.learner("Bayes filter"), [known.learner(name) for name in ("3-gram", "Baum-Welch")]
+    if bayes is None or not all(others):
+        return _missing("Bayes filter, 3-gram, Baum-Welch")
+    found = {e.label: e.tvd for e in [bayes, *others] if e}
+    floor = bayes.tvd < min(e.tvd for e in others if e) / 2
+    return Answer(not floor, f"a particle filter approximates it: {_listed(found)}" if floor else _listed(found))
+
+
+@test
+def learner_order(known: Known, better: str, worse: str) -> Answer:
+    a, b = known.learner(better), known.learner(worse)
+    if a is None or b is None:
+        return _missing(better, worse)
+    return Answer(a.tvd < b.tvd, _listed({a.label: a.tvd, b.label: b.tvd}))
+
+
+@test
+def beats_learner(known: Known, label: str, learner: str) -> Answer:
+    """At the largest training set there is."""
+    runs = [known.runs(label, n) for n in known.sizes(label)]
+    other = known.learner(learner)
+    entry = known.learner(label)
+    found = runs[-1] if runs else [entry] if entry else []
+    if not found or other is None:
+        return _missing(label, learner)
+    at = f" at N = {found[0].train:,}" if found[0].train else ""
+    return Answer(mean(found) < other.tvd, _listed({label + at: mean(found), other.label: other.tvd}))
+
+
+# --- architectures ---
+
+
+@test
+def transformer_best(known: Known) -> Answer:
+    said, holds = [], []
+    for n in known.sizes("Transformer"):
+        others = _models(known, n, _other_models())
+        if n < N or len(others) < 4:
+            continue
+        ours, first = known.runs("Transformer", n), {}
+        for metric, best in (("tvd", min), ("accuracy", max)):
+            name = best(others, key=lambda label: mean(others[label], metric))
+            first[metric] = name
+            sign = 1 if metric == "tvd" else -1
+            holds.append(sign * mean(ours, metric) < sign * mean(others[name], metric))
+            said.append(f"N = {n:,}: {metric} {mean(ours, metric):.3f}, {name} {mean(others[name], metric):.3f}")
+    return Answer(all(holds), "; ".join(said)) if holds else _missing("Transformer and four others at N = 2,500 or more")
+
+
+@test
+def data_efficient(known: Known) -> Answer:
+    """The smallest training set with a TVD below the 3-gram's."""
+    level = known.learner("3-gram")
+    if level is None or not known.sizes("Transformer"):
+        return _missing("3-gram", "Transformer")
+    needed = {}
+    for label in ("Transformer", *_other_models()):
+        enough = [n for n in known.sizes(label) if mean(known.runs(label, n)) < level.tvd]
+        if known.sizes(label):
+            needed[label] = min(enough, default=10**9)
+    if len(needed) < 5:
+        return _missing("five architectures")
+    ours = needed.pop("Transformer")
+    said = ", ".join(f"{k} {v:,}" if v < 10**9 else f"{k} never" for k, v in {"Transformer": ours, **needed}.items())
+    return Answer(ours < 10**9 and all(ours <= n for n in needed.values()), f"problems needed to beat the 3-gram: {said}")
+
+
+@test
+def below_baselines(known: Known) -> Answer:
+    level, others = known.learner("3-gram"), _models(known, N, _other_models())
+    if level is None or len(others) < 5:
+        return _missing("3-gram and five architectures at N = 2,500")
+    behind = [label for label, runs in others.items() if mean(runs) > level.tvd]
+    listed = _listed({k: mean(v) for k, v in others.items()})
+    said = f"{len(behind)} of {len(others)} are behind the 3-gram ({level.tvd:.3f}): {listed}"
+    return Answer(len(behind) > len(others) / 2, said)
+
+
+@test
+def convolutional_poor(known: Known) -> Answer:
+    """At the largest size that enough models have; the paper's own numbers show no gap at N = 2,500."""
+    for n in sorted({n for label in _other_models() for n in known.sizes(label)}, reverse=True):
+        found = _models(known, n, _other_models())
+        poor = [mean(runs) for label, runs in found.items() if label in CONVOLUTIONAL]
+        rest = [mean(runs) for label, runs in found.items() if label not in CONVOLUTIONAL]
+        if n >= N and len(poor) == 3 and len(rest) >= 3:
+            gap = float(np.mean(poor) - np.mean(rest))
+            return Answer(gap > 0.03, f"N = {n:,}: mean TVD {np.mean(poor):.3f} against {np.mean(rest):.3f} of the others")
+    return _missing("S4, H3, Hyena and three others at N = 2,500 or more")
+
+
+@test
+def recall_learned(known: Known, train: int) -> Answer:
+    found = _models(known, train, [LABELS[m] for m in MODELS], "recall")
+    if len(found) < 5 or "S4" not in found:
+        return _missing(f"recall at N = {train:,}")
+    scores = {label: mean(runs, "accuracy") for label, runs in found.items()}
+    learned = all(score >= 0.9 for label, score in scores.items() if label != "S4")
+    return Answer(learned and scores["S4"] < 0.9, _listed(scores))
+
+
+@test
+def recall_low_data(known: Known) -> Answer:
+    weak = (*CONVOLUTIONAL, "LSTM", "RWKV")
+    for n in sorted({n for label in known.labels("recall") for n in known.sizes(label, "recall")}, reverse=True):
+        found = {k: mean(v, "accuracy") for k, v in _models(known, n, [LABELS[m] for m in MODELS], "recall").items()}
+        low = [found[k] for k in weak if k in found]
+        rest = [v for k, v in found.items() if k not in weak]
+        if n <= 1250 and len(low) > 2 and len(rest) > 2:
+            return Answer(float(np.mean(rest)) > float(np.mean(low)) + 0.05, f"N = {n:,}: {_listed(found)}")
+    return _missing("recall with at most 1,250 problems")
+
+
+@test
+def contrast(known: Known) -> Answer:
+    """How many models come within 0.1 of the best accuracy, at the largest size both tasks have."""
+    labels = [LABELS[m] for m in MODELS]
+    sizes = {n for label in labels for n in known.sizes(label)} & {n for label in labels for n in known.sizes(label, "recall")}
+    for n in sorted(sizes, reverse=True):
+        both = [{k: mean(v, "accuracy") for k, v in _models(known, n, labels, task).items()} for task in ("regbench", "recall")]
+        shared = set(both[0]) & set(both[1])
+        if len(shared) >= 5:
+            near = [sum(one[k] > max(one[x] for x in shared) - 0.1 for k in shared) for one in both]
+            said = f"N = {n:,}: {near[0]} of {len(shared)} models are within 0.1 of the best accuracy, in recall {near[1]}"
+            return Answer(near[0] < near[1], said)
+    return _missing("five models at the same size in both tasks")
+
+
+@test
+def one_layer(known: Known) -> Answer:
+    level = known.learner("2-gram")
+    found = {label: mean(runs) for m in MODELS if (runs := known.runs(label := LABELS[m], N, layers=1))}
+    if len(found) < 3 or level is None:
+        return _missing("three models of one layer at N = 2,500")
+    return Answer(all(v > level.tvd for v in found.values()), f"{_listed(found)}; the 2-gram has {level.tvd:.3f}")
+
+
+def _by_depth(known: Known, label: str, metric: str = "accuracy") -> dict[int, float]:
+    return {k: mean(runs, metric) for k in DEPTHS if (runs := known.runs(label, N, layers=k))}
+
+
+@test
+def depth_transformer(known: Known) -> Answer:
+    by_depth = _by_depth(known, "Transformer")
+    if len(by_depth) < 3:
+        return _missing("Transformers of three depths")
+    steps = np.diff(list(by_depth.values()))
+    return Answer(bool((steps > -0.005).all()), ", ".join(f"{k} layers {v:.3f}" for k, v in by_depth.items()))
+
+
+@test
+def depth_others(known: Known) -> Answer:
+    """From two layers to the best depth: more than 0.01 of accuracy is a gain."""
+    found = {label: by for label in _other_models() if len(by := _by_depth(known, label)) >= 3 and 2 in by}
+    if not found:
+        return _missing("a model other than the Transformer at three depths")
+    gains = {label: max(by.values()) - by[2] for label, by in found.items()}
+    wired = {m: by for m in ("LSTM", "Mamba") if len(by := _by_depth(known, m + WIRING)) >= 3}
+    said = f"accuracy gained over two layers: {_listed(gains)}"
+    if wired:
+        gained = {m: max(by.values()) - by.get(2, max(by.values())) for m, by in wired.items()}
+        said += f"; with the authors' wiring: {_listed(gained)}"
+    return Answer(all(g <= 0.01 for g in gains.values()), said)
+
+
+# --- what models learned ---
+
+
+def _attention(known: Known) -> list[dict[str, Any]] | None:
+    table = known.tables.get("attention-2500")
+    return table["heads"] if table else None
+
+
+@test
+def previous_token_heads(known: Known) -> Answer:
+    heads = _attention(known)
+    if not heads:
+        return _missing("figure4")
+    early = [h for h in heads if h["layer"] <= max(1, max(x["layer"] for x in heads) // 2)]
+    best = max(early, key=lambda h: h["scores"]["previous"])
+    return Answer(best["scores"]["previous"] > 0.5, f"layer {best['layer']}: score {best['scores']['previous']:.2f}")
+
+
+def _two_gram(heads: list[dict[str, Any]]) -> dict[str, Any]:
+    return max(heads, key=lambda h: h["scores"]["n=2"])
+
+
+@test
+def two_gram_head(known: Known) -> Answer:
+    heads = _attention(known)
+    if not heads:
+        return _missing("figure4")
+    best = _two_gram(heads)
+    scores = best["scores"]
+    said = ", ".join(f"{rule} {scores[rule]:.2f}" for rule in ("n=1", "n=2", "n=3", "state"))
+    return Answer(scores["n=2"] > 0.5 and scores["n=2"] > scores["n=1"], f"layer {best['layer']}: {said}")
+
+
+@test
+def not_by_state(known: Known) -> Answer:
+    heads = _attention(known)
+    if not heads:
+        return _missing("figure4")
+    scores = _two_gram(heads)["scores"]
+    return Answer(
+        scores["n=2"] > scores["state"],
+        f"overlap with the n = 2 rule {scores['n=2']:.2f}, with the state rule {scores['state']:.2f}",
+    )
+
+
+def _probe(known: Known, task: str, n: int, train: int) -> dict[str, float]:
+    table = known.tables.get(f"probes-{train}")
+    rows = table["rows"] if table else []
+    return {row["model"]: row["value"] for row in rows if (row["task"], row["n"]) == (task, n)}
+
+
+@test
+def probe_best(known: Known, task: str, n: int, train: int) -> Answer:
+    found = _probe(known, task, n, train)
+    others = {k: v for k, v in found.items() if not k.startswith("Transformer")}
+    ours = {k: v for k, v in found.items() if k.startswith("Transformer")}
+    if not ours or len(others) < 2:
+        return _missing(f"probes of models trained on {train:,}")
+    if task in ("frequency", "count"):  # errors
+        return Answer(min(ours.values()) < min(others.values()), f"relative error: {_listed(found)}")
+    return Answer(max(ours.values()) > max(others.values()), f"accuracy: {_listed(found)}")
+
+
+@test
+def probe_larger(known: Known, train: int) -> Answer:
+    found = {k: v for k, v in _probe(known, "frequency", 3, train).items() if k.startswith("Transformer")}
+    if len(found) < 2:
+        return _missing("probes of Transformers of several depths")
+    by_depth = sorted(found, key=lambda k: int(k.partition("/")[2] or 99))
+    values = [found[k] for k in by_depth]
+    return Answer(all(a > b for a, b in pairwise(values)), _listed(found))
+
+
+@test
+def probe_counts(known: Known, train: int) -> Answer:
+    said, holds = [], []
+    for n in (1, 2, 3):
+        found = _probe(known, "count", n, train)
+        ours = [v for k, v in found.items() if k.startswith("Transformer")]
+        others = [v for k, v in found.items() if not k.startswith("Transformer")]
+        if ours and others:
+            holds.append(min(ours) > 0.85 * min(others))
+            said.append(f"n = {n}: {min(ours):.3f}, best of the others {min(others):.3f}")
+    return Answer(all(holds), "; ".join(said)) if holds else _missing("count probes")
+
+
+def distance(known: Known, a: str, b: str, train: int = N) -> float | None:
+    table = known.tables.get(f"distances-{train}")
+    if not table or a not in table["names"] or b not in table["names"]:
+        return None
+    return table["matrix"][table["names"].index(a)][table["names"].index(b)]
+
+
+@test
+def nearer(known: Known, a: str, order: list[str]) -> Answer:
+    """`a` is nearer to the first than to each of the others."""
+    found = {b: distance(known, a, b) for b in order}
+    if any(v is None for v in found.values()):
+        return _missing(*(b for b, v in found.items() if v is None))
+    values = {b: v for b, v in found.items() if v is not None}
+    return Answer(all(values[order[0]] < values[b] for b in order[1:]), f"from {a}: {_listed(values)}")
+
+
+# --- n-gram heads ---
+
+
+@test
+def head_parameters(known: Known) -> Answer:
+    from ..mixers import NGramHead
+
+    d = 64
+    count = sum(p.numel() for p in NGramHead(d, 1).parameters())
+    return Answer(count in (2 * d * d, 2 * d * d + d, 2 * d * d + 2 * d), f"d = {d}: {count:,} = 2 d^2 + {count - 2 * d * d}")
+
+
+@test
+def head_decoding(known: Known) -> Answer:
+    table = known.tables.get("ngram_heads")
+    if not table:
+        return _missing("benchmarks/ngram_heads.py")
+    times = [microseconds for _, microseconds in table["microseconds_per_token"]]
+    tenth = max(1, len(times) // 10)
+    first, last = float(np.mean(times[:tenth])), float(np.mean(times[-tenth:]))
+    tokens = table["microseconds_per_token"][-1][0]
+    return Answer(last < 1.5 * first, f"{first:.0f} us per token at first, {last:.0f} us after {tokens:,} tokens")
+
+
+@test
+def improves(known: Known, base: str, heads: list[int], least: float) -> Answer:
+    name = f"{base}+NGH({','.join(map(str, heads))})"
+    found = _all(known, [base, name])
+    if found is None:
+        return _missing(base, name)
+    share = 1 - mean(found[1]) / mean(found[0])
+    return Answer(share > least, f"{mean(found[0]):.3f} to {mean(found[1]):.3f}: by {share:.0%}")
+
+
+@test
+def improves_less(known: Known, base: str, heads: list[int], than: str) -> Answer:
+    suffix = f"+NGH({','.join(map(str, heads))})"
+    found = _all(known, [base, base + suffix, than, than + suffix])
+    if found is None:
+        return _missing(base, than)
+    ours, theirs = (mean(found[i]) - mean(found[i + 1]) for i in (0, 2))
+    return Answer(0 < ours < theirs, f"{base} by {ours:.3f}, {than} by {theirs:.3f}")
+
+
+@test
+def matches(known: Known, label: str, other: str, within: float) -> Answer:
+    """No worse by more than `within`; better counts."""
+    found = _all(known, [label, other])
+    if found is None:
+        return _missing(label, other)
+    return Answer(mean(found[0]) < mean(found[1]) + within, _compared(*found))
+
+
+@test
+def improves_on(known: Known, label: str, other: str) -> Answer:
+    found = _all(known, [label, other])
+    if found is None:
+        return _missing(label, other)
+    return Answer(mean(found[0]) < mean(found[1]), _compared(*found))
+
+
+def _compared(a: list[Entry], b: list[Entry]) -> str:
+    said = f"{a[0].label} {mean(a):.3f}, {b[0].label} {mean(b):.3f}"
+    difference = paired(a[0], b[0])
+    return said + (f"; paired: {difference}" if difference else "")
+
+
+@test
+def more_accurate(known: Known, labels: list[str], other: str) -> Answer:
+    found = _all(known, [*labels, other])
+    if found is None:
+        return _missing(*labels, other)
+    scores = {runs[0].label: mean(runs, "accuracy") for runs in found}
+    return Answer(all(scores[label] > scores[other] for label in labels), _listed(scores))
+
+
+@test
+def heads_help(known: Known) -> Answer:
+    pairs = {}
+    for label in known.labels():
+        if label.endswith("+NGH(1,2,3)"):
+            found = _all(known, [label.partition("+")[0], label])
+            if found:
+                pairs[label.partition("+")[0]] = mean(found[0]) - mean(found[1])
+    if not pairs:
+        return _missing("models with and without heads at N = 2,500")
+    return Answer(all(gain > 0 for gain in pairs.values()), f"TVD lower by: {_listed(pairs)}")
+
+
+# --- real text ---
+
+
+def _text(known: Known) -> dict[str, float]:
+    table = known.tables.get("text")
+    return {row["label"]: row["perplexity"] for row in table["rows"]} if table else {}
+
+
+def _text_gains(known: Known) -> dict[str, float]:
+    """Share of the perplexity that heads of orders 1, 2, 3 take away."""
+    text = _text(known)
+    suffix = "+NGH_1(1,2,3)+NGH_-2(1,2,3)"
+    return {m: 1 - text[m + suffix] / text[m] for m in ("RetNet", "GLA", "Llama") if m in text and m + suffix in text}
+
+
+@test
+def text_heads_help(known: Known) -> Answer:
+    gains = _text_gains(known)
+    return (
+        Answer(all(g > 0 for g in gains.values()), f"perplexity lower by: {_listed(gains)}") if gains else _missing("table1b")
+    )
+
+
+@test
+def text_gains_most(known: Known, label: str) -> Answer:
+    gains = _text_gains(known)
+    if len(gains) < 3:
+        return _missing("table1b")
+    return Answer(max(gains, key=lambda k: gains[k]) == label, f"perplexity lower by: {_listed(gains)}")
+
+
+@test
+def text_orders(known: Known) -> Answer:
+    text = {k: v for k, v in _text(known).items() if k.startswith("GLA")}
+    ones, orders = "GLA+NGH_1(1,1,1)+NGH_-2(1,1,1)", "GLA+NGH_1(1,2,3)+NGH_-2(1,2,3)"
+    if not {ones, orders} <= set(text):
+        return _missing("table1b")
+    return Answer(text[orders] < text[ones], _listed(text))
+
+
+@test
+def text_up_to(known: Known, expected: float) -> Answer:
+    gains = _text_gains(known)
+    if not gains:
+        return _missing("table1b")
+    best = max(gains.values())
+    return Answer(best >= expected - 0.01, f"up to {best:.1%} ({_listed(gains)})")

@@ -1,0 +1,99 @@
+"""What the explorer shows: problems, their automata as drawings, and what each predictor says at every token."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..experiments.results import Known, learner_label, read_folder
+from ..languages.automaton import Automaton
+from ..predictors import Predictor
+from ..scoring import open_predictor
+from ..tasks import regbench
+from ..tasks.problems import Problems
+from ..training import load_run
+from .automaton import plan_automaton
+from .charts import look_of
+
+SCALE = 65535  # probabilities are kept as 16-bit numbers: right to 1e-5
+LEARNERS = ("oracle", "bayes", "ngram:3", "ngram:2")
+MOST_MODELS = 6
+
+
+def explorer(
+    roots: Sequence[Path],
+    n_problems: int = 10,
+    learners: Sequence[str] = LEARNERS,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, Any]:
+    """The first test problems of the profile `repo`, and the predictions of learners and of the best runs in `roots`."""
+    problems = regbench(train=1, profile="repo", seed=0).test[:n_problems]
+    predictors = {learner_label(spec): open_predictor(spec, problems) for spec in learners}
+    predictors |= best_models(roots)
+    return explorer_data(problems, predictors, progress)
+
+
+def best_models(roots: Sequence[Path]) -> dict[str, Predictor]:
+    """One run of each model that has its weights here: of the largest training set, best on validation."""
+    found: dict[str, Predictor] = {}
+    for root in roots:
+        known: Known = read_folder(root)
+        for label in known.labels():
+            runs = known.runs(label, max(known.sizes(label)))
+            folders = [root / e.source for e in runs if (root / e.source / "model.safetensors").exists()]
+            if folders and len(found) < MOST_MODELS:
+                found.setdefault(label, load_run(folders[0]))
+    return found
+
+
+def explorer_data(
+    problems: Problems, predictors: dict[str, Predictor], progress: Callable[[int, int], object] = lambda done, total: None
+) -> dict[str, Any]:
+    shown = []
+    for i in range(len(problems)):
+        problem = problems[i : i + 1]
+        tokens = problem.tokens
+        with torch.no_grad():
+            probs = [encode(p.predict(tokens)[0]) for p in predictors.values()]
+        shown.append({
+            "number": i, "tokens": tokens[0].tolist(), "states": problem.states[0].tolist(),
+            "scored": problem.scored[0].int().tolist(), "automaton": drawing(problem.automata[0]), "probs": probs,
+        })  # fmt: skip
+        progress(i + 1, len(problems))
+    vocabulary = problems.vocabulary
+    names = [{"name": name, "look": look_of(name)} for name in predictors]
+    return {
+        "symbols": ["", *vocabulary.symbols, vocabulary.separator or ""], "separator": vocabulary.separator_id,
+        "predictors": names, "problems": shown, "scale": SCALE,
+    }  # fmt: skip
+
+
+def encode(probs: torch.Tensor) -> str:
+    """Distributions [L, V] as base64 of little-endian 16-bit numbers."""
+    whole = np.round(probs.double().clamp(0, 1).numpy() * SCALE).astype("<u2")
+    return base64.b64encode(whole.tobytes()).decode()
+
+
+def drawing(automaton: Automaton) -> dict[str, Any]:
+    """Coordinates for the page, where y points down."""
+    plan = plan_automaton(automaton)
+    low, high = plan.bounds
+
+    def at(point: np.ndarray) -> list[float]:
+        return [round(float(point[0]), 3), round(-float(point[1]), 3)]
+
+    arrows = [
+        {
+            "from": a.source, "to": a.target, "start": at(a.start), "control": at(a.control), "end": at(a.end),
+            "symbols": a.symbols, "label": at(a.label),
+        }
+        for a in plan.arrows
+    ]  # fmt: skip
+    box = [float(low[0]), float(-high[1]), float(high[0] - low[0]), float(high[1] - low[1])]
+    start = [at(plan.places[0] + plan.outward * reach) for reach in (0.65, 0.22)]
+    return {"places": [at(p) for p in plan.places], "arrows": arrows, "box": [round(x, 3) for x in box], "start": start}

@@ -1,0 +1,370 @@
+"""Experiments of the paper as data: plans, results, verdicts, statistics, and the commands on top of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from icll import IcllError, evaluate
+from icll.cli import main
+from icll.conformance import check_mixer
+from icll.experiments import bench, catalogue, claims, reproduce
+from icll.experiments.board import differences, leaderboard
+from icll.experiments.catalogue import EXPERIMENTS, Experiment, Plan, find
+from icll.experiments.collect import collect, packed_text
+from icll.experiments.fidelity import DIFFERS, NOT_RUN, REPRODUCED, fidelity, number_row
+from icll.experiments.figures import order
+from icll.experiments.paper import Number, load_paper
+from icll.experiments.results import (
+    LABELS,
+    WIRING,
+    Entry,
+    Known,
+    by_problem,
+    known,
+    label_of,
+    learner_label,
+    packed,
+    read_folder,
+)
+from icll.experiments.settings import BUDGETS, MODELS, run
+from icll.experiments.statistics import over_seeds, paired_means, rank_correlation
+from icll.learners import NGram
+from icll.metrics import METRICS
+from icll.model import ModelConfig
+from icll.training import RECIPES, DataConfig, RunConfig, change, train
+
+ROOT = Path(__file__).parent.parent
+NAMES = {label: model for model, label in LABELS.items()}
+
+
+def entry(
+    label: str, train_size: int | None, tvd: float, accuracy: float, task: str = "regbench", seed: int = 0, **more
+) -> Entry:
+    """An entry with these scores."""
+    scores = dict.fromkeys(METRICS, (0.0, 0.0, 0.0))
+    scores |= {
+        name: (v, v - 0.01, v + 0.01) for name, v in (("tvd", tvd), ("accuracy", accuracy), ("cross_entropy", 0.7 + tvd))
+    }
+    if train_size is None:
+        spec = {"2-gram": "ngram:2", "3-gram": "ngram:3", "Baum-Welch": "baum-welch", "Bayes filter": "bayes"}[label]
+        return Entry(label, "made up", scores, "f", 500, learner=spec, seconds=1.0, **more)
+    base, _, heads = label.removesuffix(WIRING).partition("+NGH")
+    orders = tuple(json.loads(f"[{heads[1:-1]}]")) if heads else ()
+    config = run(NAMES[base], "cpu", train_size, heads=orders, task=task, seed=seed, authors_bug=label.endswith(WIRING))
+    return Entry(label, "made up", scores, "f", 500, config, valid={"log_loss": tvd, "tvd": tvd}, **more)
+
+
+def of_the_paper() -> Known:
+    """Entries that say just what the paper says."""
+    paper, entries = load_paper(), []
+    for number in paper.numbers:
+        if number.metric == "recall":
+            entries.append(entry(number.label, number.train, 1 - number.value, number.value, "recall"))
+        if number.metric == "tvd" and number.source != "rerun":
+            other = paper.find(number.label, "accuracy", number.train)
+            entries.append(entry(number.label, number.train, number.value, other.value))
+    names = sorted({n for number in paper.numbers if number.metric == "distance" for n in (number.label, number.other)})
+    matrix = np.full((len(names), len(names)), np.nan)
+    for number in paper.numbers:
+        if number.metric == "distance" and number.train == 2500:
+            i, j = names.index(number.label), names.index(number.other)
+            matrix[i, j] = matrix[j, i] = number.value
+    text = [{"label": n.label, "perplexity": n.value, "parameters": 3.4e8} for n in paper.numbers if n.metric == "perplexity"]
+    return Known(tuple(entries), {"distances-2500": {"names": names, "matrix": matrix.tolist()}, "text": {"rows": text}})
+
+
+# --- the paper ---
+
+
+def test_what_the_paper_says_holds_on_its_own_numbers():
+    found = of_the_paper()
+    answers = {claim.name: claims.answer(claim, found) for claim in load_paper().claims}
+    assert [name for name, answer in answers.items() if answer.holds is False] == []
+    assert sum(answer.holds is True for answer in answers.values()) >= 22
+
+
+def test_every_number_of_the_paper_reproduces_itself():
+    rows = [number_row(n, of_the_paper()) for n in load_paper().numbers if n.source != "rerun" and n.train != 40_000]
+    assert {row.verdict for row in rows} == {REPRODUCED}
+
+
+def test_without_results_nothing_is_claimed():
+    rows = fidelity(Known(()))
+    about_runs = [row for row in rows if row.where not in ("section 3.3", "section 6")]
+    assert {row.verdict for row in about_runs} == {NOT_RUN}
+    assert len(rows) == len(load_paper().numbers) + len(load_paper().claims)
+
+
+@pytest.mark.parametrize(("tvd", "verdict", "better"), [(0.40, REPRODUCED, None), (0.2, DIFFERS, True), (0.6, DIFFERS, False)])
+def test_a_difference_is_named_and_explained(tvd, verdict, better):
+    row = number_row(Number("Table 1(a)", "table", "RetNet", "tvd", 2500, 0.392), Known((entry("RetNet", 2500, tvd, 0.8),)))
+    assert (row.verdict, row.better) == (verdict, better)
+    assert row.difference == pytest.approx(tvd - 0.392)
+    assert "64 x 2, fast, 10 epochs" in row.why and "64 x 4" in row.why
+
+
+def test_a_claim_fails_when_results_say_otherwise():
+    found = of_the_paper() + Known((entry("S4", 2500, 0.1, 0.99),))
+    (claim,) = (c for c in load_paper().claims if c.name == "transformer-best")
+    assert claims.answer(claim, found).holds is False
+
+
+def test_the_published_lstm_is_compared_with_the_authors_wiring():
+    found = Known((entry("LSTM", 2500, 0.2, 0.9), entry("LSTM" + WIRING, 2500, 0.56, 0.6)))
+    row = number_row(Number("Figure 3(c)", "figure", "LSTM", "tvd", 2500, 0.562), found)
+    assert row.ours == 0.56 and "wired as the authors did" in row.why
+
+
+# --- plans ---
+
+
+def test_every_experiment_has_a_plan_for_every_budget():
+    assert list(EXPERIMENTS) == [f"figure{x}" for x in ("1", "2", "3a", "3bc", "3d", "4", "5", "6", "7")] + [
+        "table1a",
+        "table1b",
+    ]
+    for experiment in EXPERIMENTS.values():
+        assert tuple(experiment.plans) == BUDGETS
+
+
+def test_the_plan_of_the_paper_is_the_published_setting():
+    plan = EXPERIMENTS["table1a"].plans["paper"]
+    assert [label_of(c) for c in plan.runs] == [n.label for n in load_paper().numbers if n.where == "Table 1(a)"][::2]
+    assert {c.recipe for c in plan.runs} == {RECIPES["authors"]}
+    transformer = plan.runs[-1].model
+    assert (transformer.d_model, transformer.n_layers, transformer.n_heads) == (128, 8, 1)
+    assert {c.data.profile for e in EXPERIMENTS.values() for c in e.plans["paper"].runs if c.data.task == "regbench"} == {
+        "repo"
+    }
+
+
+def test_all_ten_models_and_both_wirings_are_in_the_curves():
+    labels = {label_of(c) for c in EXPERIMENTS["figure3bc"].plans["cpu"].runs}
+    assert labels == {LABELS[m] for m in MODELS} | {"LSTM" + WIRING, "Mamba" + WIRING}
+
+
+def test_plans_add_up_without_doing_anything_twice():
+    both = EXPERIMENTS["figure1"].plans["cpu"] + EXPERIMENTS["figure3bc"].plans["cpu"]
+    assert len({c.hash for c in both.runs}) == len(both.runs) == len(EXPERIMENTS["figure3bc"].plans["cpu"].runs)
+
+
+def test_an_unknown_experiment_is_named():
+    with pytest.raises(IcllError, match="did you mean 'figure3"):
+        find("figure3")
+
+
+# --- results ---
+
+
+def test_of_several_settings_the_one_best_on_validation_is_taken():
+    good, bad = entry("RetNet", 2500, 0.3, 0.9), entry("RetNet", 2500, 0.2, 0.95)
+    deeper = replace(bad.config, model=replace(bad.config.model, n_layers=4))
+    bad = replace(bad, config=deeper, valid={"log_loss": 9.0})  # better on test, which must not count
+    assert Known((good, bad)).runs("RetNet", 2500) == [good]
+    assert Known((good, bad)).runs("RetNet", 2500, layers=4) == [bad]
+
+
+def test_other_data_never_stands_beside_published_numbers():
+    one = entry("RetNet", 2500, 0.3, 0.9)
+    for data in (
+        replace(one.config.data, profile="paper"),
+        replace(one.config.data, relabel=True),
+        replace(one.config.data, seed=1),
+    ):
+        assert Known((replace(one, config=replace(one.config, data=data)),)).runs("RetNet", 2500) == []
+
+
+def test_labels():
+    assert label_of(run("retnet", "cpu", heads=(1, 2))) == "RetNet+NGH(1,2)"
+    assert label_of(run("lstm", "cpu", authors_bug=True)) == "LSTM" + WIRING
+    assert label_of(RunConfig(ModelConfig("my_package.mixers:Mine"))) == "Mine"
+    assert [learner_label(s) for s in ("ngram:3", "bayes:300", "oracle")] == ["3-gram", "Bayes filter", "truth"]
+
+
+def test_the_packed_results_are_those_of_the_results_folder():
+    """After a change in results/: python -m icll.experiments.collect"""
+    assert (ROOT / "icll/experiments/results.json").read_text() == packed_text(ROOT / "results")
+
+
+def test_packing_keeps_what_is_known():
+    again, original = packed(), read_folder(ROOT / "results")
+    assert [e.label for e in again.entries] == [e.label for e in original.entries]
+    for a, b in zip(again.entries, original.entries, strict=True):
+        assert a.config == b.config and a.tvd == pytest.approx(b.tvd, abs=1e-6)
+
+
+# --- statistics ---
+
+
+def test_rank_correlation_is_scipys():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.integers(0, 6, 9), rng.normal(size=9)
+        assert rank_correlation(a, b) == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
+
+
+def test_a_paired_test_finds_a_small_constant_difference_and_none_in_noise():
+    rng = np.random.default_rng(0)
+    tokens, noise = rng.integers(200, 500, 500).astype(float), rng.normal(0, 0.05, 500)
+    found = paired_means(tokens * (0.01 + noise), tokens)
+    expected = scipy.stats.wilcoxon(0.01 + noise).pvalue
+    assert found.low < 0.01 < found.high and found.p < 0.01 and expected < 0.01
+    assert paired_means(tokens * (noise - noise.mean()), tokens).p > 0.2
+
+
+def test_few_seeds_say_little():
+    assert over_seeds([0.20, 0.21, 0.22], [0.30, 0.31, 0.32]).p == pytest.approx(0.1)
+    assert over_seeds([0.2], [0.3, 0.4]) is None
+
+
+def test_scores_of_each_problem_add_up_to_the_pooled_ones(repo):
+    scores = evaluate(NGram(3), repo.test[:30])
+    table = by_problem(scores)
+    assert np.average(table["tvd"], weights=table["tokens"]) == pytest.approx(scores.tvd, abs=1e-5)
+    assert np.average(table["accuracy"], weights=table["tokens"]) == pytest.approx(scores.accuracy, abs=1e-5)
+
+
+def test_the_order_of_models_is_compared_with_the_papers():
+    rows, correlation = order(of_the_paper())
+    assert correlation == 1 and [r[1] for r in rows] == sorted(r[1] for r in rows)
+
+
+def test_the_leaderboard_is_sorted_and_measured_from_the_floor():
+    found = of_the_paper() + Known((entry("Bayes filter", None, 0.08, 0.96),))
+    places = leaderboard(found)
+    assert places[0].label == "Bayes filter" and [p.tvd for p in places] == sorted(p.tvd for p in places)
+    assert all(p.above_floor == pytest.approx(p.tvd - 0.08) for p in places)
+
+
+def test_differences_of_rows_are_tested_over_problems_and_seeds():
+    rng = np.random.default_rng(0)
+    rows = []
+    for label, tvd in (("RetNet", 0.39), ("RetNet+NGH(1)", 0.31)):
+        for seed in (0, 1, 2):
+            scores = {"tokens": (300,) * 50, "tvd": tuple(tvd + rng.normal(0, 0.02, 50)), "accuracy": (0.8,) * 50}
+            rows.append(entry(label, 2500, tvd + 0.001 * seed, 0.8, seed=seed, by_problem=scores))
+    found = differences(Known(tuple(rows)))
+    assert [(d.a, d.b) for d in found] == [("RetNet+NGH(1)", "RetNet")] * 2
+    assert found[0].difference.mean == pytest.approx(-0.08, abs=0.01) and found[0].difference.p < 0.001
+    assert "3 + 3 seeds" in str(found[1].difference)
+
+
+# --- doing it ---
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """An experiment that takes seconds, in the place of table1a."""
+    recipe = change(RECIPES["fast"], epochs=1)
+    runs = tuple(
+        RunConfig(ModelConfig("retnet", 16, 1, 1, ngram_heads=h), DataConfig(profile="repo", train=20), recipe)
+        for h in ((), (1, 2, 3))
+    )
+    plans = {budget: Plan(runs, ("ngram:2",), 20) for budget in BUDGETS}
+    experiment = Experiment("table1a", "two runs", plans, EXPERIMENTS["table1a"].chart)
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "table1a", experiment)
+    return experiment
+
+
+def test_reproduce_trains_what_is_missing_and_draws(tiny, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "runs"
+    main(["reproduce", "table1a", "--budget", "demo", "--out", str(out), "--dry-run"])
+    said = capsys.readouterr().out
+    assert "2 runs to train, 0 finished before; about" in said and not out.exists()
+    train(tiny.plans["demo"].runs[0], out / tiny.plans["demo"].runs[0].name)  # one was finished before
+    main(["reproduce", "table1a", "--budget", "demo", "--out", str(out), "--jobs", "1"])
+    said = capsys.readouterr()
+    assert "1 runs to train, 1 finished before" in said.err
+    assert re.search(r"^RetNet\+NGH\(1,2,3\) +0\.\d{3} +-$", said.out, re.MULTILINE)
+    assert {p.name for p in (out / "figures").iterdir()} == {"table1a.png", "table1a.pdf"}
+    assert json.loads((out / "learners/ngram-2-20.json").read_text())["scores"][0]["problems"] == 20
+    found = read_folder(out)
+    assert [e.label for e in found.entries] == ["RetNet", "RetNet+NGH(1,2,3)", "2-gram"]
+    assert all(len(e.by_problem["tvd"]) == e.n_problems for e in found.entries) and found.entries[0].flops
+
+    monkeypatch.setattr(reproduce, "run_all", None)  # nothing is left to train
+    main(["reproduce", "table1a", "--budget", "demo", "--out", str(out), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "table1a"
+
+    assert collect(out, tmp_path / "results") == 2
+    kept = read_folder(tmp_path / "results")
+    assert {e.label: e.tvd for e in kept.entries} == {e.label: e.tvd for e in found.entries}
+    assert not list((tmp_path / "results").rglob("*.safetensors"))
+
+
+def test_a_failing_run_is_reported_and_the_others_are_kept(tiny, tmp_path, monkeypatch, capsys):
+    good, bad = tiny.plans["demo"].runs
+
+    def run_one(configs, root, **options):
+        assert list(configs) == [good, bad]
+        result = train(good, root / good.name)
+        return [
+            reproduce.Outcome(good, root / good.name, result, None),
+            reproduce.Outcome(bad, root / bad.name, None, "it broke"),
+        ]
+
+    monkeypatch.setattr(reproduce, "run_all", run_one)
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "table1a", "--out", str(tmp_path)])
+    said = capsys.readouterr()
+    assert exit_.value.code == 2 and "1 runs failed" in said.err and "it broke" in said.err
+    assert "RetNet" in said.out
+
+
+MIXER = """
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.rate = nn.Parameter(torch.linspace(-3, 3, d_model))
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        keep, total, sums = self.rate.sigmoid(), torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            total = keep * total + x[:, t]
+            sums.append(total)
+        return self.out(torch.stack(sums, 1))
+"""
+
+
+def test_bench_places_a_strangers_mixer_in_the_table(tmp_path, monkeypatch, capsys):
+    (tmp_path / "leaky_of_a_stranger.py").write_text(MIXER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "QUICK_TRAIN", 16)
+    monkeypatch.setattr(bench, "QUICK_EPOCHS", 1)
+    main(["bench", "leaky_of_a_stranger:Leaky", "--quick", "--d-model", "8", "--layers", "1", "--jobs", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    mine = [line for line in lines if line.startswith("* ")]
+    assert {line.split()[1] for line in mine[:2]} == {"Leaky", "Leaky+NGH(1,2,3)"}
+    assert any("Bayes filter" in line for line in lines)
+    assert {e.label for e in known(Path("runs")).entries if e.train == 16} == {"Leaky", "Leaky+NGH(1,2,3)"}
+
+
+def test_bench_refuses_a_mixer_that_sees_the_future(tmp_path, monkeypatch, capsys):
+    (tmp_path / "cheating_of_a_stranger.py").write_text(MIXER.replace("torch.stack(sums, 1)", "torch.stack(sums, 1).flip(1)"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", "cheating_of_a_stranger:Leaky", "--quick"])
+    assert exit_.value.code == 2 and "causal" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_mixer_of_the_docs_conforms_and_is_short(tmp_path, monkeypatch):
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/first-mixer.md").read_text(), re.DOTALL)[0]
+    assert len(block.splitlines()) <= 30
+    (tmp_path / "overwrite_of_the_docs.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not [
+        str(c) for c in check_mixer("overwrite_of_the_docs:Overwrite") if c.passed is not True and c.name != "mixing matrices"
+    ]
