@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ..analysis.attention import AttentionMaps
 
 PANELS = 4  # side by side
-PAGE_WEIGHTS = 8_000_000  # of single channels a page holds at most; with more there are the means alone
+SKIP = 3.0  # a diagonal so many times larger than the rest is a skip connection
+PAGE_WEIGHTS = 4_000_000  # of single channels a page holds at most; with more there are the means alone
 
 
 def draw_attention(maps: AttentionMaps, channel: int | None = None) -> Figure:
@@ -35,11 +36,11 @@ def draw_attention(maps: AttentionMaps, channel: int | None = None) -> Figure:
     ticks = range(len(maps.labels))
     several = len({h.number for h, _ in shown}) > 1
     for axes, (head, matrix) in zip(panels, shown, strict=False):
-        largest = np.abs(matrix).max()
+        largest, own = _scale(matrix)
         past = np.ma.masked_where(np.triu(np.ones_like(matrix), 1) > 0, matrix / (largest or 1))
         axes.imshow(past, cmap=colours, norm=norm, interpolation="nearest")
         title = f"layer {head.layer}" + (f", head {head.number}" if several else "")
-        axes.set_title(f"{title}: largest {largest:.2g}", fontsize=9)
+        axes.set_title(f"{title}: largest {largest:.2g}" + (f", diagonal {own:.2g}" if own > largest else ""), fontsize=9)
         axes.set_xticks(ticks, maps.labels, fontsize=5, rotation=90, family="monospace")
         axes.set_yticks(ticks, maps.labels, fontsize=5, family="monospace")
         axes.tick_params(length=1.5, pad=1)
@@ -59,6 +60,13 @@ def draw_attention(maps: AttentionMaps, channel: int | None = None) -> Figure:
     return figure
 
 
+def _scale(matrix: np.ndarray) -> tuple[float, float]:
+    """The largest weight, and that on the diagonal. Where the latter is far larger, as a skip connection makes it, the former
+    is the largest beside it: the diagonal is then drawn as the end of the scale, and the rest can be seen."""
+    own, others = np.abs(matrix.diagonal()).max(), np.abs(np.tril(matrix, -1)).max()
+    return (float(others), float(own)) if 0 < others < own / SKIP else (float(max(own, others)), float(own))
+
+
 def write_attention_page(maps: AttentionMaps, path: Path) -> None:
     """One HTML file without any other: choose a head or channel, point at a cell, mark what a rule would attend to."""
     every = sum(m.channels.numel() for m in maps.maps) <= PAGE_WEIGHTS
@@ -70,11 +78,11 @@ def write_attention_page(maps: AttentionMaps, path: Path) -> None:
         packed = []
         for name, matrix, before in matrices:
             values = np.concatenate([matrix.numpy(force=True), before.numpy(force=True)[:, None]], 1)
-            packed.append({"name": name, **_packed(values)})
+            packed.append({"name": name, "values": _packed(values)})
         heads.append({"layer": m.head.layer, "number": m.head.number, "mixer": m.head.label, "matrices": packed})
     data = {
         "model": maps.model, "problem": maps.problem, "start": maps.start, "tokens": maps.tokens, "states": maps.states,
-        "heads": heads, "colours": _colours("cividis"), "signed": _colours("PuOr"),
+        "skip": SKIP, "heads": heads, "colours": _colours("cividis"), "signed": _colours("PuOr"),
     }  # fmt: skip
     text = json.dumps(data).replace("</", "<\\/")
     template = Template((Path(__file__).parent / "attention.html").read_text())
@@ -82,11 +90,9 @@ def write_attention_page(maps: AttentionMaps, path: Path) -> None:
         temporary.write_text(template.substitute(title=_escaped(f"Attention of {maps.model}"), data=text))
 
 
-def _packed(values: np.ndarray) -> dict[str, object]:
-    """Numbers as 16-bit shares of the largest, in base64."""
-    largest = float(np.abs(values).max()) or 1.0
-    shares = np.round(values / largest * 32767).astype("<i2")
-    return {"largest": largest, "values": base64.b64encode(shares.tobytes()).decode()}
+def _packed(values: np.ndarray) -> str:
+    """Float32 numbers in base64."""
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
 def _colours(name: str) -> list[str]:
