@@ -552,6 +552,9 @@ def test_from_the_command_line(folder, tmp_path, capsys, monkeypatch, small):
     assert result["context"] == 16 and result["perplexity"]["mean"] < 300
     main(["text", "generate", "runs/a", "--prompt", "the old", "--tokens", "10", "--seed", "1"])
     assert capsys.readouterr().out.startswith("the old")
+    with pytest.raises(SystemExit):
+        main(["generate", "runs/a", "--prompt", "abc"])
+    assert "there is `icll text generate`" in capsys.readouterr().err
     config = read_config(tmp_path / "runs/a")
     assert config == row_config(replace(ROWS[4]), replace(TINY, recipe=replace(RECIPE, epochs=3)), config.data.load())
     assert load_run(tmp_path / "runs/a").config.norm == "rms"
