@@ -15,6 +15,7 @@ EXAMPLES = {
     "docs/models.md": 0,
     "docs/ngram-heads.md": 0,
     "docs/analysis.md": 0,
+    "docs/text.md": 0,
 }
 
 

@@ -359,6 +359,13 @@ def table1b_command(
             "" if e.published_change is None else f"{e.published_change:+.1%}",
         ])  # fmt: skip
     print_table(["", "parameters", "seeds", "perplexity", "change", "paper", "change"], table)
+    if bands := list(next((e.by_position for e in entries if e.by_position), {})):
+        print("\nchange after so many tokens of the context (at the first ones there is nothing to match)")
+        print_table(
+            ["", *(f"{a}-{b}" if b > a else f"{a}" for a, b in bands)],
+            [[e.row.name, *(f"{e.by_position[band]:+.1%}" for band in bands)] for e in entries if e.by_position],
+        )
+    print()
     for claim, holds, shown in claims(entries):
         print(f"{claim}: {'not measured' if holds is None else 'yes' if holds else 'no'}{f' ({shown})' if shown else ''}")
 

@@ -54,11 +54,13 @@ def generate(
     from ..generation import score_writing, write_strings
     from ..progress import progress_bar
     from ..scoring import open_predictor
-    from ..tokens import decode, encode
+    from ..tokens import VOCAB_SIZE, decode, encode
     from ..training import load_run
 
     allow_local_plugins()
     model = load_run(run)
+    if model.config.vocab_size != VOCAB_SIZE:
+        raise IcllError(f"{run} was not trained on strings of symbols: for a run on text there is `icll text generate`")
     if not score:
         if others:
             raise IcllError(f"{others[0]} is for --score: add it, or leave the predictors out")

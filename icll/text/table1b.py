@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ class Entry:
     parameters: int | None
     perplexities: dict[int, float]  # by seed
     base: dict[int, float]  # of the model without heads
+    by_position: dict[tuple[int, int], float] = field(default_factory=dict)  # change after from..to tokens of the context
 
     @property
     def mean(self) -> float | None:
@@ -114,6 +115,7 @@ class Entry:
         return {
             "row": self.row.name, "parameters": self.parameters, "perplexity": self.mean, "by_seed": self.perplexities,
             "change": change and change[0], "change_error": change and change[1],
+            "by_position": [{"from": a, "to": b, "change": change} for (a, b), change in self.by_position.items()],
             "published": self.row.published, "published_change": self.published_change,
         }  # fmt: skip
 
@@ -121,19 +123,31 @@ class Entry:
 def table1b(runs: Sequence[RunSummary], configs: Sequence[RunConfig]) -> list[Entry]:
     """The table from those runs of the configs that are finished; rows that are not stay empty."""
     results = {run.config.hash: run.result for run in runs if run.result}
-    known: dict[tuple[str, tuple[int, ...]], dict[int, float]] = {}
-    parameters: dict[tuple[str, tuple[int, ...]], int] = {}
+    known: dict[tuple[str, tuple[int, ...]], dict[int, dict[str, Any]]] = {}
     for config in configs:
         if (result := results.get(config.hash)) is not None:
-            at = config.model.model, config.model.ngram_heads
-            known.setdefault(at, {})[config.seed] = result["test"]["perplexity"]["mean"]
-            parameters[at] = result["parameters"]
-    return [
-        Entry(
-            row, parameters.get((row.model, row.heads)), known.get((row.model, row.heads), {}), known.get((row.model, ()), {})
-        )
-        for row in ROWS
-    ]
+            known.setdefault((config.model.model, config.model.ngram_heads), {})[config.seed] = result
+    entries = []
+    for row in ROWS:
+        mine, base = known.get((row.model, row.heads), {}), known.get((row.model, ()), {})
+        parameters = next((result["parameters"] for result in mine.values()), None)
+        changes = _by_position(mine, base) if row.heads else {}
+        entries.append(Entry(row, parameters, _perplexities(mine), _perplexities(base), changes))
+    return entries
+
+
+def _perplexities(results: dict[int, dict[str, Any]]) -> dict[int, float]:
+    return {seed: result["test"]["perplexity"]["mean"] for seed, result in results.items()}
+
+
+def _by_position(mine: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]) -> dict[tuple[int, int], float]:
+    """Where in the context heads help: at its first tokens there is nothing to match, so that what they gain there has other
+    causes."""
+    ratios: dict[tuple[int, int], list[float]] = {}
+    for seed in sorted(mine.keys() & base.keys()):
+        for one, other in zip(*(r[seed]["test"].get("by_position", []) for r in (mine, base)), strict=True):
+            ratios.setdefault((one["from"], one["to"]), []).append(one["perplexity"] / other["perplexity"])
+    return {band: (_mean(values) or 1.0) - 1 for band, values in ratios.items()}
 
 
 def claims(entries: Sequence[Entry]) -> list[tuple[str, bool | None, str]]:
