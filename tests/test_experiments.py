@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +32,14 @@ from icll.experiments.results import (
     learner_label,
     packed,
     read_folder,
+    text_table,
 )
 from icll.experiments.settings import BUDGETS, MODELS, run
 from icll.experiments.statistics import over_seeds, paired_means, rank_correlation
 from icll.learners import NGram
 from icll.metrics import METRICS
 from icll.model import ModelConfig
-from icll.training import RECIPES, DataConfig, RunConfig, change, train
+from icll.training import RECIPES, DataConfig, RunConfig, RunSummary, change, train
 
 ROOT = Path(__file__).parent.parent
 NAMES = {label: model for model, label in LABELS.items()}
@@ -200,6 +201,29 @@ def test_packing_keeps_what_is_known():
         assert a.config == b.config and a.tvd == pytest.approx(b.tvd, abs=1e-6)
 
 
+@dataclass(frozen=True)
+class SomeText:
+    """Stands for data that is not problems."""
+
+    tokens: int
+
+
+def test_runs_on_text_make_a_table_of_their_own():
+    runs = []
+    for model, heads, seeds in (("gla", (), (40.0, 42.0)), ("gla", (1, 2, 3), (38.0,)), ("llama", (), (41.0,))):
+        for seed, perplexity in enumerate(seeds):
+            shape = ModelConfig(model, 64, 4, ngram_heads=heads, ngram_after=(1, -2), ngram_mode="replace")
+            result = {"test": {"perplexity": {"mean": perplexity}}, "parameters": 5_000_000}
+            runs.append(RunSummary(Path("x"), RunConfig(shape, SomeText(10), seed=seed), [], result))
+    runs.append(replace(runs[-1], config=replace(runs[-1].config, data=SomeText(99))))  # another setting, with fewer rows
+    table = text_table(runs)
+    assert [row["label"] for row in table["rows"]] == ["GLA", "GLA+NGH_1(1,2,3)+NGH_-2(1,2,3)", "Llama"]
+    assert table["rows"][0]["perplexity"] == pytest.approx(np.sqrt(40 * 42))
+    found = Known((), {"text": table})
+    row = number_row(Number("Table 1(b)", "table", "GLA", "perplexity", None, 15.65), found)
+    assert row.verdict == NOT_RUN and "at 5M parameters: 40.99" in row.why
+
+
 # --- statistics ---
 
 
@@ -316,6 +340,16 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(tiny, tmp_path, monke
     said = capsys.readouterr()
     assert exit_.value.code == 2 and "1 runs failed" in said.err and "it broke" in said.err
     assert "RetNet" in said.out
+
+
+def test_stopping_says_how_to_go_on(tiny, tmp_path, monkeypatch, capsys):
+    def stop(configs, root, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run_all", stop)
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "table1a", "--out", str(tmp_path)])
+    assert exit_.value.code == 130 and "the same command goes on" in capsys.readouterr().err
 
 
 MIXER = """
