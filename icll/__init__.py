@@ -44,6 +44,7 @@ _HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"],
 _HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners", "load_run": "training"}
 _HOME |= dict.fromkeys(["add_ngram_heads", "load_with_ngram_heads", "remove_ngram_heads"], "huggingface")
 _ROOMS = {
+    "analysis",
     "experiments",
     "languages",
     "learners",
@@ -54,6 +55,7 @@ _ROOMS = {
     "predictors",
     "report",
     "tasks",
+    "text",
     "training",
 }
 

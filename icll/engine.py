@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from .errors import IcllError, unknown, whole
@@ -74,6 +75,19 @@ def _run_in_processes(work: Callable[[Any], Any], pieces: Sequence[Any], jobs: i
 
 
 def _run_on_ray(work: Callable[[Any], Any], pieces: Sequence[Any], address: str | None, progress: Progress) -> list[Any]:
+    with connected_ray(address) as ray:
+        remote = ray.remote(max_retries=TRIES)(work)
+        references = [remote.remote(piece) for piece in pieces]
+        waiting = list(references)
+        while waiting:
+            _, waiting = ray.wait(waiting)
+            progress(len(pieces) - len(waiting), len(pieces))
+        return ray.get(references)
+
+
+@contextmanager
+def connected_ray(address: str | None) -> Iterator[Any]:
+    """The module ray, connected to a cluster; one that is connected already is left so."""
     try:
         import ray
     except ImportError:
@@ -85,13 +99,7 @@ def _run_on_ray(work: Callable[[Any], Any], pieces: Sequence[Any], address: str 
         except ConnectionError as error:
             raise IcllError(f"no Ray cluster at {address}: {error}") from None
     try:
-        remote = ray.remote(max_retries=TRIES)(work)
-        references = [remote.remote(piece) for piece in pieces]
-        waiting = list(references)
-        while waiting:
-            _, waiting = ray.wait(waiting)
-            progress(len(pieces) - len(waiting), len(pieces))
-        return ray.get(references)
+        yield ray
     finally:
         if started:
             ray.shutdown()

@@ -49,7 +49,7 @@ def _following(predictor: Predictor, prompt: np.ndarray) -> Callable[[int], np.n
         def read(token: int) -> np.ndarray:
             nonlocal state
             with evaluating(model):
-                logits, state = model.step(torch.tensor([token], device=model.embedding.weight.device), state)
+                logits, state = model.step(torch.tensor([token], device=model.device), state)
             return logits[0].double().softmax(-1).cpu().numpy()
 
         for token in prompt:

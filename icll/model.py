@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +16,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from .errors import IcllError, unknown, whole
 from .mixers import Architecture, Mixing, NGramBlock, NGramMemory, WholeText, can_step, find_architecture, make_mixer
 from .mixers.ngram import Contexts, place_after
+from .ops.cross_entropy import output_loss
 from .ops.ngram import REPEATS
 from .predictors import check_tokens
 from .tokens import VOCAB_SIZE
 
 INITS = ("native", "authors")
+NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+FEED_FORWARDS = ("gelu", "swiglu")
 STACKED_WRONGLY = ("lstm", "mamba")  # the models whose published curves carry the authors' wiring bug
 
 
@@ -46,6 +49,9 @@ class ModelConfig:
     ngram_reset: tuple[int, ...] = ()  # ids that n-grams may not span
     ngram_mlp: bool = False  # every head followed by an MLP, as for real text
     options: dict[str, Any] = field(default_factory=dict)
+    # "later" settings came after the first runs: at their default they are not written down, so that older hashes stay.
+    norm: str | None = field(default=None, metadata={"later": True})  # layer or rms; default: the architecture's
+    feed_forward: str | None = field(default=None, metadata={"later": True})  # gelu or swiglu; default: the architecture's
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "n_heads", "vocab_size", "max_length"):
@@ -67,6 +73,10 @@ class ModelConfig:
             raise IcllError(f"dropout must be from 0 to below 1, not {self.dropout}")
         if self.init not in INITS:
             raise unknown("init", self.init, INITS)
+        if self.norm not in (None, *NORMS):
+            raise unknown("norm", str(self.norm), NORMS)
+        if self.feed_forward not in (None, *FEED_FORWARDS):
+            raise unknown("feed_forward", str(self.feed_forward), FEED_FORWARDS)
         if self.authors_bug and self.model not in STACKED_WRONGLY:
             raise IcllError(f"authors_bug is of {' and '.join(STACKED_WRONGLY)} alone, not of {self.model}: leave it out")
 
@@ -136,9 +146,9 @@ class Block(nn.Module):
         x = x + mixed if self.residual else mixed
         return x if self.feed_forward is None else x + self.feed_forward(self.ff_norm(x))
 
-    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor | None:
+    def mixing(self, x: torch.Tensor, contexts: Contexts | None = None) -> Mixing | None:
         matrices = self.mixer.mixing(self.mixer_norm(x), *self._extra(contexts)) if hasattr(self.mixer, "mixing") else None
-        return matrices.weights if isinstance(matrices, Mixing) else None
+        return matrices if isinstance(matrices, Mixing) else None
 
     def initial_state(self, batch_size: int) -> Any:
         """The mixer's own; for a mixer that cannot step, the prefix of its inputs, [B, 0, D]."""
@@ -157,6 +167,17 @@ class Block(nn.Module):
         return self._close(x, mixed), recurrent_state
 
 
+def waves(length: int, width: int) -> torch.Tensor:
+    """Sines and cosines of the position, [L, D], wave lengths from 2 pi to 10,000 times that.
+
+    Neighbours are alike and a step is the same rotation anywhere, so that a head finds the token before this one at all
+    positions at once; from noise it has to learn each.
+    """
+    position = torch.arange(length)[:, None]
+    angle = position * torch.exp(-math.log(10_000) * torch.arange(0, width, 2) / width)
+    return torch.cat([angle.sin(), angle.cos()], 1)[:, :width]
+
+
 class Model(nn.Module):
     """A sequence model of any architecture: token ids [B, L] to logits [B, L, V]. Also a predictor."""
 
@@ -164,7 +185,7 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.name = config.model
-        architecture = find_architecture(config.model)
+        architecture = architecture_of(config)
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.positions = nn.Embedding(config.max_length, config.d_model) if architecture.positions else None
         self.blocks: list[Any] = nn.ModuleList(_stack(config, architecture))  # type: ignore[assignment]
@@ -180,8 +201,9 @@ class Model(nn.Module):
             self.output.weight = self.embedding.weight
 
     def _initialise(self) -> None:
-        """N(0, 0.02), maps back into the residual stream smaller by the number of them. The mixers are left as they made
-        themselves, unless the authors' wrapper is asked for, which went over everything."""
+        """N(0, 0.02), maps back into the residual stream smaller by the number of them; learned positions begin as waves of
+        that size. The mixers are left as they made themselves, unless the authors' wrapper is asked for, which went over
+        everything, positions too."""
         mixers = {id(m) for block in self.blocks if isinstance(block, Block) for m in block.mixer.modules()}
         overwrite = self.config.init == "authors"
         for name, module in self.named_modules():
@@ -191,10 +213,19 @@ class Model(nn.Module):
             nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.config.n_layers) if into_stream else 0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if self.positions is not None and not overwrite:
+            with torch.no_grad():
+                self.positions.weight.copy_(0.02 * math.sqrt(2) * waves(*self.positions.weight.shape))
 
     def forward(
-        self, tokens: torch.Tensor, return_hidden: bool = False, return_mixing: bool = False
-    ) -> Any:  # logits, or an Output if anything else is asked for
+        self,
+        tokens: torch.Tensor,
+        return_hidden: bool = False,
+        return_mixing: bool = False,
+        targets: torch.Tensor | None = None,
+    ) -> Any:
+        """Logits, or an Output if anything else is asked for; with targets [B, L] (-100 where there is none) their summed
+        loss, for which a large vocabulary's logits are never held all at once."""
         x = self._embed(tokens, 0)
         contexts = WholeText(tokens, self.orders[-1], self.config.ngram_reset or None) if self.orders else None
         embedded, hidden = x, []
@@ -202,13 +233,13 @@ class Model(nn.Module):
         blocks = self.blocks if return_hidden or return_mixing or not self.config.authors_bug else self.blocks[-1:]
         for block in blocks:
             source = embedded if self.config.authors_bug else x
-            if return_mixing and isinstance(block, NGramBlock):
-                assert contexts is not None
-                mixing.append(contexts.weights(block.head.n, block.head.repeat)[:, None].to(x.dtype))
-            elif return_mixing:
-                mixing.append(block.mixing(source, contexts))
+            if return_mixing:
+                matrices = block.mixing(source, contexts)
+                mixing.append(None if matrices is None else matrices.weights)
             x = block(source, contexts)
             hidden.append(x)
+        if targets is not None:
+            return output_loss(self.final_norm(x).flatten(0, 1), self.output.weight, targets.flatten())
         logits = self.output(self.final_norm(x))
         if not (return_hidden or return_mixing):
             return logits
@@ -230,12 +261,12 @@ class Model(nn.Module):
         """Distributions of the next token, [B, L, V], without dropout or gradients."""
         check_tokens(tokens, self.config.vocab_size)
         with evaluating(self):
-            return self(tokens.to(self.embedding.weight.device)).float().softmax(-1).to(tokens.device)
+            return self(tokens.to(self.device)).float().softmax(-1).to(tokens.device)
 
-    def initial_state(self, batch_size: int) -> ModelState:
-        """The state before the first token."""
+    def initial_state(self, batch_size: int, max_contexts: int | None = None) -> ModelState:
+        """The state before the first token. `max_contexts` bounds the memory of n-gram heads: see NGramMemory."""
         layers = [None if isinstance(block, NGramBlock) else block.initial_state(batch_size) for block in self.blocks]
-        memory = NGramMemory(batch_size, self.orders, self.config.ngram_reset) if self.orders else None
+        memory = NGramMemory(batch_size, self.orders, self.config.ngram_reset, max_contexts) if self.orders else None
         return ModelState(0, tuple(layers), memory)
 
     def step(self, tokens: torch.Tensor, state: ModelState) -> tuple[torch.Tensor, ModelState]:
@@ -288,13 +319,17 @@ class Model(nn.Module):
                     logits, state = self.step(new, state)
             return torch.cat(out, 1)
 
+    @property
+    def device(self) -> torch.device:
+        return self.output.weight.device
+
     def n_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
     def state_bytes(self, length: int = 1) -> int:
         """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`."""
         with evaluating(self):
-            token = torch.zeros(1, dtype=torch.long, device=self.embedding.weight.device)
+            token = torch.zeros(1, dtype=torch.long, device=self.device)
             sizes, state = [], self.initial_state(1)
             for _ in range(min(length, 2)):
                 _, state = self.step(token, state)
@@ -337,6 +372,8 @@ def build_model(
     ngram_repeat: str = "drop",
     ngram_reset: int | Sequence[int] | None = None,
     ngram_mlp: bool = False,
+    norm: str | None = None,
+    feed_forward: str | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> Model:
@@ -348,21 +385,27 @@ def build_model(
     """
     config = ModelConfig(
         name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug,
-        ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options,  # type: ignore[arg-type]
+        ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options, norm, feed_forward,  # type: ignore[arg-type]
     )  # fmt: skip
     return model_of(config, seed)
 
 
 def model_of(config: ModelConfig, seed: int | None = None) -> Model:
     """The model of a config."""
+    from .reweighting import REWEIGHTING, Reweighting  # it derives from Model, so that it cannot be imported above
+
+    kind = Reweighting if config.model in REWEIGHTING else Model
     if seed is None:
-        return Model(config)
+        return kind(config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Model(config)
+        return kind(config)
 
 
-NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+def architecture_of(config: ModelConfig) -> Architecture:
+    """The named one, with the config's norm and feed-forward in place of its own."""
+    found = find_architecture(config.model)
+    return replace(found, norm=config.norm or found.norm, feed_forward=config.feed_forward or found.feed_forward)
 
 
 def make_norm(kind: str | None, d_model: int) -> nn.Module:

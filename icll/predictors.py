@@ -140,10 +140,10 @@ def evaluate(
     title = name or name_of(predictor)
     parts: list[tuple[np.ndarray, ...]] = []
     seconds, done = 0.0, 0
-    for indices, batch in _batches(problems, batch_size):
+    for indices, batch in batches(problems, batch_size):
         tokens = batch.tokens
         start = time.perf_counter()
-        probs = _predict(predictor, title, tokens, batch, indices)
+        probs = predictions(predictor, title, tokens, batch, indices)
         seconds += time.perf_counter() - start
         row, at = batch.scored.nonzero(as_tuple=True)
         metrics = token_metrics(probs[row, at], batch.truth[row, at], tokens[row, at + 1])
@@ -171,10 +171,10 @@ def compare(
     if first is not None:
         whole("first", first, 1)
     total, count, done = 0.0, 0, 0
-    for indices, batch in _batches(problems, batch_size):
+    for indices, batch in batches(problems, batch_size):
         tokens = batch.tokens[:, :first]
         scored = batch.scored[:, :first]
-        left, right = (_predict(p, name_of(p), tokens, batch, indices)[scored].double() for p in (a, b))
+        left, right = (predictions(p, name_of(p), tokens, batch, indices)[scored].double() for p in (a, b))
         total += tvd(left, right).sum().item()
         count += len(left)
         done += len(indices)
@@ -197,7 +197,8 @@ def name_of(predictor: object) -> str:
     return str(getattr(predictor, "name", type(predictor).__name__))
 
 
-def _batches(problems: Problems, batch_size: int) -> Iterator[tuple[np.ndarray, Problems]]:
+def batches(problems: Problems, batch_size: int) -> Iterator[tuple[np.ndarray, Problems]]:
+    """Problems of similar length together, with their indices."""
     whole("the batch size", batch_size, 1)
     if not len(problems):
         raise IcllError("there are no problems to predict: the set is empty")
@@ -207,7 +208,7 @@ def _batches(problems: Problems, batch_size: int) -> Iterator[tuple[np.ndarray, 
         yield indices, problems[indices]
 
 
-def _predict(predictor: Predictor, name: str, tokens: torch.Tensor, batch: Problems, indices: np.ndarray) -> torch.Tensor:
+def predictions(predictor: Predictor, name: str, tokens: torch.Tensor, batch: Problems, indices: np.ndarray) -> torch.Tensor:
     """The predictor's distributions, on the CPU, or an error that says which rule they break and where."""
     if isinstance(predictor, Oracle):  # the batch itself says which problems these are
         return batch.truth[:, : tokens.shape[1]]

@@ -120,7 +120,7 @@ def _code_version(models: bool) -> str:
     """Changes with the code that scores depend on: predictors and everything below them."""
     root = Path(__file__).parent
     rooms = [root / "languages", root / "tasks", *([root / "ops", root / "mixers"] if models else [root / "learners"])]
-    single = ["metrics.py", "predictors.py", *(["model.py"] if models else [])]
+    single = ["metrics.py", "predictors.py", *(["model.py", "reweighting.py"] if models else [])]
     files = [*(root / name for name in single), *(f for room in rooms for f in room.glob("*.py"))]
     return hashlib.sha256(b"".join(f.name.encode() + f.read_bytes() for f in sorted(files))).hexdigest()
 

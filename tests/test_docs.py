@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = {"README.md": 0, "docs/profiles.md": 0, "docs/data.md": 0, "docs/models.md": 0, "docs/ngram-heads.md": 0}
+EXAMPLES = {
+    "README.md": 0,
+    "docs/profiles.md": 0,
+    "docs/data.md": 0,
+    "docs/models.md": 0,
+    "docs/ngram-heads.md": 0,
+    "docs/analysis.md": 0,
+}
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES.items())

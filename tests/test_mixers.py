@@ -72,7 +72,7 @@ def test_our_own_mixers_conform(name, options):
 
 @pytest.mark.parametrize(("name", "channels"), [
     ("transformer", 2), ("llama", 2), ("linear_transformer", 2), ("retnet", 2),
-    ("gla", 16), ("rwkv", 16), ("s4", 16), ("h3", 16), ("hyena", 16), ("mamba", 32),
+    ("gla", 2), ("rwkv", 16), ("s4", 16), ("h3", 16), ("hyena", 16), ("mamba", 32),
 ])  # fmt: skip
 def test_mixing_matrices_have_the_shapes_promised(name, channels):
     mixing = make(name).mixing(noise(3, 12, 16))

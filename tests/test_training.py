@@ -24,9 +24,10 @@ from icll.model import ModelConfig
 from icll.tasks import collate, make_loader, regbench
 from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, find_runs, from_plain, loop, train
 from icll.training.checkpoint import load_checkpoint, save_checkpoint
-from icll.training.loop import Trainer, relabelled
+from icll.training.loop import Trainer
 from icll.training.optimize import make_optimizers, rate_at, warmup_steps
 from icll.training.runs import prepare
+from icll.training.source import relabelled
 
 pytestmark = pytest.mark.usefixtures("small_validation")
 FAMILIES = ("transformer", "retnet", "gla", "lstm", "rwkv", "mamba", "s4", "hyena")
@@ -256,19 +257,22 @@ def test_two_processes_train_like_one(tmp_path):
         "import sys, torch\nfrom pathlib import Path\nfrom icll.model import ModelConfig\n"
         "from icll.training import *\ntorch.set_num_threads(1)\n"
         "config = RunConfig(ModelConfig('retnet', 16, 2, 2), DataConfig('regbench', 'repo', train=40),"
-        " Recipe('test', rate=3e-3, epochs=1, batch_size=8))\n"
-        "train(config, Path(sys.argv[1]), machine=Machine(devices=int(sys.argv[2]), accelerator='cpu'))\n"
+        " Recipe('test', 'muon', rate=3e-3, epochs=2, batch_size=8))\n"
+        "machine = Machine('cpu', int(sys.argv[2]), strategy=sys.argv[3])\n"
+        "train(config, Path(sys.argv[1]), machine=machine, until=int(sys.argv[4]))\n"
     )
     losses = {}
-    for devices in (1, 2):
-        folder = tmp_path / f"run-{devices}"
-        done = subprocess.run(
-            [sys.executable, str(script), str(folder), str(devices)], capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        row = json.loads((folder / "metrics.jsonl").read_text())
-        losses[devices] = row["train_loss"], row["valid_loss"]
-    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+    for devices, strategy, sittings in ((1, "auto", (2,)), (2, "ddp", (2,)), (2, "fsdp", (1, 2))):
+        folder = tmp_path / f"run-{devices}-{strategy}"
+        for until in sittings:  # the last goes on from a checkpoint
+            command = [sys.executable, str(script), str(folder), str(devices), strategy, str(until)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr[-2000:]
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses[strategy] = [row[name] for row in rows for name in ("train_loss", "valid_loss")]
+        assert json.loads((folder / "result.json").read_text())["processes"] == devices
+    assert losses["ddp"] == pytest.approx(losses["auto"], rel=1e-5)
+    assert losses["fsdp"] == pytest.approx(losses["auto"], rel=1e-5)
 
 
 def test_relabelling_permutes_symbols_and_nothing_else():

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ..errors import IcllError
-from . import data, experiments, models, runs, scores, writing  # noqa: F401  (each adds its commands to the app)
+from . import (  # noqa: F401  (each adds its commands to the app)
+    analysis,
+    data,
+    experiments,
+    models,
+    runs,
+    scores,
+    sweeps,
+    text,
+    writing,
+)
 from .common import app
 
 
@@ -31,6 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _fail(text: str) -> None:
-    print("icll: " + " ".join(text.split()), file=sys.stderr)
+def _fail(message: str) -> None:
+    print("icll: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)

@@ -50,7 +50,7 @@ def models(
         model = build_model(
             name, d_model=d_model, n_layers=layers, n_heads=heads, vocab_size=vocab_size, max_length=max(length, 1024)
         )  # fmt: skip
-        mixer = model.blocks[0].mixer
+        mixer = model.blocks[0].mixer if model.blocks else model  # learned reweighting has no layers
         grows = model.state_bytes(length) > model.state_bytes(1) if length > 1 else False
         row = {
             "model": name,

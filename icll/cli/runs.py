@@ -37,10 +37,10 @@ def train_command(
     model: str,
     /,
     *,
-    d_model: int = 64,
-    layers: int = 2,
-    heads: int = 2,
-    dropout: float = 0.1,
+    d_model: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    dropout: float | None = None,
     ngram_heads: Orders = None,
     ngram_after: str | None = None,
     init: str = "native",
@@ -51,7 +51,7 @@ def train_command(
     train: int = 2500,
     data_seed: int = 0,
     relabel: bool = False,
-    recipe: str = "fast",
+    recipe: str | None = None,
     optimizer: str | None = None,
     rate: float | None = None,
     muon_rate: float | None = None,
@@ -82,15 +82,16 @@ def train_command(
     Parameters
     ----------
     model
-        A name of `icll models`, or `package.module:Class`.
+        A name of `icll models`, `package.module:Class`, or a learned reweighting of n-gram statistics: `lnw` (of counts),
+        `lnw_r` (of frequencies) or `lnw_b` (of existence), whose one setting is `--option width=1024`.
     d_model
-        Width.
+        Width; default: 64.
     layers
-        How many.
+        How many; default: 2.
     heads
-        How many, for the models that have heads.
+        How many, for the models that have heads; default: 2.
     dropout
-        Of the embedding and of softmax attention.
+        Of the embedding and of softmax attention; default: 0.1.
     ngram_after
         Behind how many layers the n-gram heads stand, such as 1 or 1,-2; default: 1.
     init
@@ -104,7 +105,8 @@ def train_command(
     relabel
         Permute the symbols of each training problem, anew every epoch. Not the paper's setting.
     recipe
-        `fast` (ours), `authors` (their code) or `text` (the paper's text); the options below change single settings of it.
+        `fast` (ours, default), `authors` (their code), `text` (the paper's text) or `lnw` (the paper's for learned reweighting,
+        and the default there); the options below change single settings of it.
     optimizer
         `adamw` or `muon`.
     rate
@@ -139,10 +141,14 @@ def train_command(
         Train again, even if the run is finished.
     """
     from ..model import ModelConfig
+    from ..reweighting import REWEIGHTING
     from ..tokens import RECALL, VOCAB_SIZE
     from ..training import RECIPES, DataConfig, Machine, RunConfig, change
 
     allow_local_plugins()
+    if model in REWEIGHTING:
+        refuse(model, **{"d-model": d_model, "layers": layers, "heads": heads, "dropout": dropout})
+    recipe = recipe or ("lnw" if model in REWEIGHTING else "fast")
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
     task = task or "regbench"
@@ -154,14 +160,15 @@ def train_command(
     )  # fmt: skip
     config = RunConfig(
         ModelConfig(
-            model, d_model, layers, heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=dropout, init=init,
+            model, 64 if d_model is None else d_model, 2 if layers is None else layers, 2 if heads is None else heads,
+            RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
             authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
             ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
         ),
         DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
     )  # fmt: skip
     machine = Machine(accelerator, devices, nodes, strategy, threads)
-    _train(config, out or Path("runs") / config.name, machine, force, logger, json_)
+    train_and_show(config, out or Path("runs") / config.name, machine, force, logger, json_)
 
 
 @app.command
@@ -182,10 +189,10 @@ def resume(run: Path, /, *, threads: int | None = None, logger: str | None = Non
     from ..training import Machine, read_config
 
     allow_local_plugins()
-    _train(read_config(run), run, Machine(threads=threads), False, logger, json_)
+    train_and_show(read_config(run), run, Machine(threads=threads), False, logger, json_)
 
 
-def _train(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
+def train_and_show(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
     from ..report import draw_training, save_figure
     from ..training import find_runs
     from ..training import train as train_run
@@ -211,8 +218,10 @@ def _train(config: RunConfig, out: Path, machine: Machine, force: bool, logger: 
         f"{out}: {result['epochs']} epochs, {result['steps']:,} steps, {result['seconds']:.0f} s, "
         f"best in epoch {result['best_epoch']}"
     )
-    rows = [[part, *(interval(result[part][m]) for m in ("tvd", "accuracy", "cross_entropy"))] for part in ("valid", "test")]
-    print_table(["", "TVD", "accuracy", "cross-entropy"], rows)
+    labels = {"tvd": "TVD", "accuracy": "accuracy", "cross_entropy": "cross-entropy", "perplexity": "perplexity"}
+    shown = [metric for metric in labels if metric in result["test"]]
+    rows = [[part, *(interval(result[part][m]) for m in shown)] for part in ("valid", "test")]
+    print_table(["", *(labels[m] for m in shown)], rows)
 
 
 @app.command
@@ -246,9 +255,11 @@ def runs(
         last = run.rows[-1] if run.rows else {}
         table.append({
             "run": str(run.folder), "model": run.config.model.model, "heads": list(run.config.model.ngram_heads),
-            "d_model": run.config.model.d_model, "layers": run.config.model.n_layers, "train": run.config.data.train,
-            "recipe": run.config.recipe.name, "seed": run.config.seed, "status": run.status, "epochs": last.get("epoch", 0),
-            "of": run.config.recipe.epochs, "valid_tvd": min((r["valid_tvd"] for r in run.rows), default=None),
+            "d_model": run.config.model.d_model, "layers": run.config.model.n_layers,
+            "train": getattr(run.config.data, "train", None), "recipe": run.config.recipe.name, "seed": run.config.seed,
+            "status": run.status, "epochs": last.get("epoch", 0), "of": run.config.recipe.epochs,
+            "valid_tvd": min((r["valid_tvd"] for r in run.rows if "valid_tvd" in r), default=None),
+            "test_perplexity": test.get("perplexity", {}).get("mean"),
             "test_tvd": test.get("tvd", {}).get("mean"), "test_accuracy": test.get("accuracy", {}).get("mean"),
             "parameters": (run.result or {}).get("parameters"), "seconds": (run.result or last).get("seconds"),
         })  # fmt: skip
@@ -263,6 +274,7 @@ def runs(
         print(f"no runs in {root}")
         return
     rows = []
+    any_text = any(r["test_perplexity"] for r in table)
     for r in table:
         number = [f"{r[m]:.3f}" if r[m] is not None else "-" for m in ("valid_tvd", "test_tvd", "test_accuracy")]
         heads = ",".join(map(str, r["heads"])) or "-"
@@ -275,11 +287,12 @@ def runs(
                 r["model"],
                 heads,
                 size,
-                str(r["train"]),
+                str(r["train"] or "-"),
                 r["recipe"],
                 str(r["seed"]),
                 progress,
                 *number,
+                *([f"{r['test_perplexity']:.2f}" if r["test_perplexity"] else "-"] if any_text else []),
                 times,
                 r["status"],
             ]
@@ -296,6 +309,7 @@ def runs(
         "valid TVD",
         "test TVD",
         "accuracy",
+        *(["perplexity"] if any_text else []),
         "s",
         "",
     ]

@@ -1,7 +1,7 @@
 """Token mixers, one file for each architecture, and where they are found by name."""
 
 from .attention import Attention
-from .base import ARCHITECTURES, Architecture, Mixer, Mixing, architecture, can_step, find_architecture, make_mixer
+from .base import ARCHITECTURES, Architecture, Mixer, Mixing, architecture, can_step, find_architecture, make_mixer, takes_heads
 from .gla import GatedLinearAttention
 from .h3 import H3
 from .hyena import Hyena
@@ -36,4 +36,5 @@ __all__ = [
     "can_step",
     "find_architecture",
     "make_mixer",
+    "takes_heads",
 ]

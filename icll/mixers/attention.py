@@ -37,11 +37,13 @@ class Attention(Mixer):
         bias: bool = True,
         inner_ngram_heads: Sequence[int] = (),
         inner_repeat: str = "drop",
+        attention_dropout: float | None = None,  # of the weights alone; default: as everywhere
         form: str | None = None,
     ):
         super().__init__()
         self.choose_form(form)
-        self.n_heads, self.width, self.dropout, self.rotary = n_heads, heads_of(d_model, n_heads), dropout, rotary
+        self.n_heads, self.width, self.rotary = n_heads, heads_of(d_model, n_heads), rotary
+        self.dropout = dropout if attention_dropout is None else attention_dropout
         if rotary and self.width % 2:
             raise IcllError(f"rotary positions need heads of even width, not {self.width}: change d_model or n_heads")
         self.ngram_orders = tuple(whole("the order n of an n-gram head", n, 1) for n in inner_ngram_heads)

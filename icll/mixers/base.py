@@ -167,6 +167,11 @@ def _imported(path: str) -> type[nn.Module]:
     return mixer
 
 
+def takes_heads(architecture: Architecture) -> bool:
+    """Whether the number of heads changes anything."""
+    return "n_heads" in inspect.signature(architecture.mixer).parameters
+
+
 def make_mixer(architecture: Architecture, given: dict[str, Any], options: dict[str, Any]) -> nn.Module:
     """Build a mixer from what the skeleton offers (`given`; it takes what its constructor names) and the user's options."""
     parameters = inspect.signature(architecture.mixer).parameters

@@ -65,12 +65,14 @@ class GatedLinearAttention(Mixer):
         return self._close(FORMS[self.form](*self._heads(x)).flatten(2), x)
 
     def mixing(self, x: torch.Tensor) -> Mixing:
-        """For each channel of the values; without their gate those of a head share one matrix."""
+        """For each head; with the values' gate, for each of their channels."""
         q, k, v, alpha, beta = self._heads(x)
-        weights = linear_weights(q, k, alpha).repeat_interleave(self.v_width, 1)  # [B, D, L, L]
-        if beta is not None:
-            total = beta.cumsum(1).flatten(2).mT  # [B, D, L]
-            weights = weights * torch.exp((total[..., :, None] - total[..., None, :]).clamp(max=0))
+        weights = linear_weights(q, k, alpha)  # [B, H, L, L]
+        if beta is None:
+            return Mixing(weights, v.transpose(1, 2), lambda z: self._close(z, x))
+        total = beta.cumsum(1).flatten(2).mT  # [B, D, L]
+        decay = torch.exp((total[..., :, None] - total[..., None, :]).clamp(max=0))
+        weights = weights.repeat_interleave(self.v_width, 1) * decay
         return Mixing(weights, v.flatten(2).mT[..., None], lambda z: self._close(z, x))
 
     def initial_state(self, batch_size: int) -> torch.Tensor:

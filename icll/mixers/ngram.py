@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import IcllError, whole
 from ..ops.ngram import Reset, attend_contexts, context_ids, ngram_attend, ngram_weights
+from .base import Mixing
 
 
 class Contexts(Protocol):
@@ -221,6 +222,13 @@ class NGramHead(nn.Module):
             average = tokens.average(self.key, self.n, self.repeat, x)
         return self.followed(average) + self.own(x)
 
+    def mixing(self, x: torch.Tensor, tokens: torch.Tensor | Contexts) -> Mixing:
+        """The averages as a matrix, [B, 1, L, L], of what is read."""
+        text = WholeText(tokens, self.n, self.reset) if isinstance(tokens, torch.Tensor) else tokens
+        assert isinstance(text, WholeText)
+        weights = text.weights(self.n, self.repeat)[:, None].to(x.dtype)
+        return Mixing(weights, x[:, None], lambda z: self.followed(z) + self.own(x))
+
     def extra_repr(self) -> str:
         return f"n={self.n}, repeat={self.repeat!r}" + ("" if self.reset is None else f", reset={self.reset}")
 
@@ -242,6 +250,9 @@ class NGramBlock(nn.Module):
     def forward(self, x: torch.Tensor, contexts: torch.Tensor | Contexts) -> torch.Tensor:
         x = x + self.head(self.norm(x), contexts)
         return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
+
+    def mixing(self, x: torch.Tensor, contexts: torch.Tensor | Contexts) -> Mixing:
+        return self.head.mixing(self.norm(x), contexts)
 
     def start_at_zero(self) -> None:
         """Make the block the identity, for a model that is trained already: only the maps into the stream are zeroed."""

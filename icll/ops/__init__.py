@@ -1,6 +1,7 @@
 """Operators: each with a slow, obvious form (`naive_*`) beside the fast one. Tensors are [B, L, ...] throughout."""
 
 from .convolution import diagonal_filter, long_convolve, naive_diagonal_filter, naive_long_convolve, short_convolve, toeplitz
+from .cross_entropy import naive_output_loss, output_loss
 from .linear_attention import (
     attention_linear_attend,
     chunked_linear_attend,
@@ -9,6 +10,7 @@ from .linear_attention import (
     naive_linear_attend,
 )
 from .ngram import naive_ngram_attend, ngram_attend, ngram_weights
+from .ngram_counts import follower_counts, naive_follower_counts
 from .selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan
 from .wkv import naive_wkv, parallel_wkv, wkv, wkv_weights
 
@@ -17,17 +19,21 @@ __all__ = [
     "chunked_linear_attend",
     "chunked_selective_scan",
     "diagonal_filter",
+    "follower_counts",
     "linear_attend",
     "linear_weights",
     "long_convolve",
     "naive_diagonal_filter",
+    "naive_follower_counts",
     "naive_linear_attend",
     "naive_long_convolve",
     "naive_ngram_attend",
+    "naive_output_loss",
     "naive_selective_scan",
     "naive_wkv",
     "ngram_attend",
     "ngram_weights",
+    "output_loss",
     "parallel_wkv",
     "selective_scan",
     "short_convolve",

@@ -38,15 +38,17 @@ def draw_curves(scores: Sequence[Scores], metrics: Sequence[str] = ("tvd", "accu
 
 
 def draw_training(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Loss, TVD and accuracy of a run against its epochs, from the rows of metrics.jsonl."""
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    """Loss and scores of a run (TVD and accuracy, or perplexity) against its epochs, from the rows of metrics.jsonl."""
     epochs = [row["epoch"] for row in rows]
-    panels = (
+    possible = (
         (("train_loss", "valid_loss"), "loss (nats)"),
         (("valid_tvd",), _LABELS["tvd"]),
         (("valid_accuracy",), _LABELS["accuracy"]),
+        (("valid_perplexity",), "perplexity (lower is better)"),
     )
-    for axes, (names, label) in zip(figure.subplots(1, 3), panels, strict=True):
+    panels = [(names, label) for names, label in possible if names[0] in rows[0]]
+    figure = Figure(figsize=(13 / 3 * len(panels), 3.6), layout="constrained")
+    for axes, (names, label) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         for i, name in enumerate(names):
             axes.plot(epochs, [row[name] for row in rows], color=COLOURS[i], lw=1.6, label=name.partition("_")[0])
         best = min(rows, key=lambda row: row["valid_loss"])

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import save_file as write_safetensors
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..files import replacing
 from ..languages.automaton import Automata, Automaton, take_ragged
 from ..languages.kernels import fill_truth, trace_problems
@@ -162,6 +162,14 @@ class Problems:
             raise IndexError(f"problem {index} does not exist: there are {len(self)}") from None
         flat, offsets = take_ragged(self.flat, self.offsets, indices)
         return Problems(flat, offsets, self.automata.take(indices), self.origin)
+
+    def cut(self, first: int) -> Problems:
+        """The first tokens of each problem."""
+        whole("the number of tokens", first, 1)
+        starts, lengths = self.offsets[:-1], np.minimum(np.diff(self.offsets), first)
+        offsets = np.append(0, np.cumsum(lengths))
+        kept = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Problems(self.flat[kept], offsets, self.automata, self.origin)
 
     def __iter__(self) -> Iterator[Problems]:
         return (self[i] for i in range(len(self)))

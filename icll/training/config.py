@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import IcllError, unknown, whole
 from ..model import ModelConfig
 from ..tasks import Splits, associative_recall, regbench
+from .source import ProblemSource, Source
 
 TASKS = ("regbench", "recall")
 OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "plateau")
+
+
+class Data(Protocol):
+    """What a run trains on: a frozen dataclass of plain settings that can make a source of batches.
+
+    Another kind than DataConfig has a class attribute `kind = "package.module:Class"`, by which config.yaml finds it again.
+    """
+
+    @property
+    def label(self) -> str:
+        """How much it is, for the run's name."""
+        ...
+
+    def source(self, recipe: Recipe, seed: int) -> Source: ...
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,13 @@ class DataConfig:
             return associative_recall(self.train, seed=self.seed)
         return regbench(self.train, self.profile, seed=self.seed)
 
+    @property
+    def label(self) -> str:
+        return f"n{self.train}"
+
+    def source(self, recipe: Recipe, seed: int) -> Source:
+        return ProblemSource(self.load(), recipe.batch_size, seed, self.relabel)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -57,12 +81,18 @@ class Recipe:
     batch_size: int = 32
     clip: float | None = 1.0  # largest norm of the gradient
     patience: int | None = None  # epochs without a better validation loss before it stops
+    accumulate: int = field(default=1, metadata={"later": True})  # pieces a batch is computed in: less memory, one step
+    # or plateau: half the rate after every 5 epochs without a better validation loss
+    schedule: str = field(default="cosine", metadata={"later": True})
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, 1)
+        whole("accumulate", self.accumulate, 1)
         whole("batch_size", self.batch_size, 1)
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
         for name in ("rate", "muon_rate"):
             if not getattr(self, name) > 0:
                 raise IcllError(f"{name} must be above 0, not {getattr(self, name)}")
@@ -76,6 +106,10 @@ RECIPES = {
     "authors": Recipe("authors", rate=2.5e-4, warmup=0.1, epochs=200, clip=None),
     # The paper's text.
     "text": Recipe("text", rate=2.5e-4, betas=(0.9, 0.99), warmup=25_000, warmup_from=1e-7, epochs=200, clip=None),
+    # Appendix D, for learned reweighting (lnw, lnw_r, lnw_b). It says Adam, so nothing decays.
+    "lnw": Recipe(
+        "lnw", rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0, warmup=0.0, floor=0.01, epochs=50, clip=None, schedule="plateau"
+    ),
     # Ours: see docs/training.md for the measurements.
     "fast": Recipe("fast", optimizer="muon", rate=3e-3, muon_rate=3e-3, epochs=10, batch_size=16),
 }
@@ -84,7 +118,7 @@ RECIPES = {
 @dataclass(frozen=True)
 class RunConfig:
     model: ModelConfig
-    data: DataConfig = field(default_factory=DataConfig)
+    data: Any = field(default_factory=DataConfig)  # of the kind `Data`
     recipe: Recipe = RECIPES["fast"]
     seed: int = 0
     precision: str = "32-true"  # or bf16-mixed
@@ -97,19 +131,27 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Two runs with the same one are the same run."""
-        return hashlib.sha256(json.dumps(as_plain(self), sort_keys=True).encode()).hexdigest()[:12]
+        plain = as_plain(self)
+        if plain["recipe"]["schedule"] == "cosine":  # runs from before there was another keep their hash
+            del plain["recipe"]["schedule"]
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
         heads = "".join(map(str, self.model.ngram_heads))
-        parts = [self.model.model.replace(":", "-"), f"ngh{heads}" if heads else "", f"n{self.data.train}", f"s{self.seed}"]
+        parts = [self.model.model.replace(":", "-"), f"ngh{heads}" if heads else "", self.data.label, f"s{self.seed}"]
         return "-".join([p for p in parts if p] + [self.hash[:8]])
 
 
 def as_plain(value: Any) -> Any:
-    """Dataclasses and tuples as dicts and lists: what YAML and JSON hold."""
+    """Dataclasses and tuples as dicts and lists: what YAML and JSON hold.
+
+    Settings marked as later are left out at their default: configs from before there were any keep their hash.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_plain(getattr(value, f.name)) for f in fields(value)}
+        kept = [f for f in fields(value) if not f.metadata.get("later") or getattr(value, f.name) != f.default]
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        return kind | {f.name: as_plain(getattr(value, f.name)) for f in kept}
     if isinstance(value, tuple | list):
         return [as_plain(v) for v in value]
     if isinstance(value, dict):
@@ -128,6 +170,8 @@ def from_plain(kind: type, plain: Any, where: str = "config") -> Any:
         if name not in names:
             raise unknown(f"setting of {where}", str(name), names)
         hint = hints[name]
+        if kind is RunConfig and name == "data":
+            hint, value = _data_kind(value)
         if is_dataclass(hint) and isinstance(hint, type):
             value = from_plain(hint, value, name)
         elif isinstance(value, list) and _is_tuple(hint):
@@ -137,6 +181,21 @@ def from_plain(kind: type, plain: Any, where: str = "config") -> Any:
         return kind(**settings)
     except TypeError as error:
         raise IcllError(f"{where}: {error}") from None
+
+
+def _data_kind(plain: Any) -> tuple[type, Any]:
+    """The class of a table of data settings, and the settings without its name."""
+    if not isinstance(plain, Mapping) or "kind" not in plain:
+        return DataConfig, plain
+    path = str(plain["kind"])
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise IcllError(f"data of kind {path!r} cannot be read: {error}") from None
+    if not is_dataclass(found):
+        raise IcllError(f"data of kind {path!r} cannot be read: it is no table of settings")
+    return found, {key: value for key, value in plain.items() if key != "kind"}  # type: ignore[return-value]
 
 
 def _is_tuple(hint: Any) -> bool:

@@ -9,27 +9,28 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from lightning_fabric.loggers import Logger
+from lightning_fabric.strategies import ModelParallelStrategy
 from safetensors.torch import save_file
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ..errors import IcllError
 from ..files import replacing
 from ..model import Model, model_of
-from ..predictors import evaluate
-from ..tasks import Batch, LengthBuckets, Splits, collate
-from ..tokens import N_SYMBOLS
+from ..tasks import Batch
 from .checkpoint import load_checkpoint, save_checkpoint
 from .config import RunConfig
 from .optimize import make_optimizers, rate_at, set_rate, warmup_steps
+from .source import Source
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -48,10 +49,22 @@ class Machine:
         several = self.devices * self.nodes > 1
         accelerator = "cpu" if self.accelerator == "auto" and not torch.cuda.is_available() else self.accelerator
         strategy: Any = "ddp" if several and self.strategy == "auto" else self.strategy
-        return Fabric(
-            accelerator=accelerator, strategy=strategy, devices=self.devices, num_nodes=self.nodes,
-            precision=precision, loggers=loggers,  # type: ignore[arg-type]
-        )  # fmt: skip
+        if strategy == "fsdp":
+            strategy = ModelParallelStrategy(shard, self.devices * self.nodes, 1)
+        try:
+            return Fabric(
+                accelerator=accelerator, strategy=strategy, devices=self.devices, num_nodes=self.nodes,
+                precision=precision, loggers=loggers,  # type: ignore[arg-type]
+            )  # fmt: skip
+        except (ValueError, RuntimeError) as error:  # what this machine does not have
+            raise IcllError(f"{error} (see --accelerator, --devices, --strategy)") from None
+
+
+def shard(model: Any, mesh: Any) -> Any:
+    """FSDP: every process holds its part of each layer, and has a layer whole only while it computes with it."""
+    for part in [*model.blocks, model]:
+        fully_shard(part, mesh=mesh["data_parallel"])
+    return model
 
 
 @dataclass
@@ -84,28 +97,33 @@ class Trainer:
         self.fabric = self.machine.fabric(config.precision, loggers)
         self.fabric.launch()
         seed_everything(config.seed)
-        self.data: Splits = config.data.load()
-        self.buckets = LengthBuckets(np.diff(self.data.train.offsets), config.recipe.batch_size, seed=config.seed)
-        self.total = config.recipe.epochs * len(self.buckets)
+        self.source: Source = config.data.source(config.recipe, config.seed)
+        if self.source.vocab_size > config.model.vocab_size:
+            raise IcllError(
+                f"the data has {self.source.vocab_size:,} token ids, the model {config.model.vocab_size:,}: give it as many"
+            )
+        self.total = config.recipe.epochs * len(self.source)
         self.warmup = warmup_steps(config.recipe, self.total)
         model = model_of(config.model, config.seed)
         self.bare: Model = model
-        wrapped = self.fabric.setup(model, *make_optimizers(model, config.recipe))
-        self.model, self.optimizers = wrapped[0], list(wrapped[1:])
+        self.model = self.fabric.setup_module(model)
+        self.optimizers: list[Any] = [self.fabric.setup_optimizers(o) for o in make_optimizers(model, config.recipe)]
         self.progress = Progress()
         self.last_checkpoint = time.monotonic()
 
     # --- the loop ---
 
-    def fit(self, watch: Watch = lambda progress, row: None) -> Progress:
-        """Train from where the run stands to its end."""
+    def fit(self, watch: Watch = lambda progress, row: None, until: int | None = None) -> Progress:
+        """Train from where the run stands to its end, or to the end of epoch `until`."""
         recipe, progress = self.config.recipe, self.progress
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         try:
-            while progress.epoch < recipe.epochs and not self._stalled():
+            while progress.epoch < min(recipe.epochs, until or recipe.epochs) and not self._stalled():
                 self.model.train()
-                for batch, tokens in self._batches(progress.epoch, progress.batch):
-                    set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup))
+                share = self.fabric.global_rank, self.fabric.world_size
+                losses = [row["valid_loss"] for row in progress.rows]
+                for batch, tokens in self.source.batches(progress.epoch, progress.batch, *share):
+                    set_rate(self.optimizers, recipe, rate_at(recipe, progress.step, self.total, self.warmup, losses))
                     loss = self._step(batch, tokens)
                     progress.step += 1
                     progress.batch += 1
@@ -123,11 +141,15 @@ class Trainer:
 
     def _step(self, batch: Batch, tokens: int) -> float:
         """One step on this process's share of a batch of `tokens` targets; returns the loss of the whole batch."""
-        logits = self.model(batch.tokens)
-        total = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=-100, reduction="sum")
-        # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
-        self.fabric.backward(total * self.fabric.world_size / tokens)
-        whole: Any = self.fabric.all_reduce(total.detach(), reduce_op="sum")
+        pieces = cut(Batch(*(part.to(self.fabric.device) for part in batch)), self.config.recipe.accumulate)
+        total: Any = 0.0
+        for i, piece in enumerate(pieces):
+            with self.fabric.no_backward_sync(self.model, enabled=i + 1 < len(pieces)):
+                part = self.model(piece.tokens, targets=piece.targets)
+                # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
+                self.fabric.backward(part * self.fabric.world_size / tokens)
+                total = total + part.detach()
+        whole: Any = self.fabric.all_reduce(total, reduce_op="sum")
         loss = float(whole) / tokens
         if not math.isfinite(loss):
             raise self._not_finite(loss)
@@ -147,44 +169,24 @@ class Trainer:
             f"checkpoint is in {self.folder / 'last'}"
         )
 
-    def _batches(self, epoch: int, skip: int) -> Iterator[tuple[Batch, int]]:
-        """The rest of an epoch: batches in an order that depends on seed and epoch alone, cut among the processes."""
-        self.buckets.set_epoch(epoch)
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        for number, indices in enumerate(self.buckets):
-            if number < skip:
-                continue
-            problems = self.data.train[np.asarray(indices)]
-            tokens = int(problems.trained.sum())
-            if world > 1:
-                mine = np.arange(rank, len(indices), world)
-                problems = problems[mine] if len(mine) else problems[:0]
-            if not len(problems):
-                raise IcllError(f"a batch of {len(indices)} problems cannot be shared by {world} processes: lower --devices")
-            batch = collate(problems)
-            if self.config.data.relabel:
-                batch = relabelled(batch, [self.config.seed, epoch, number, rank])
-            yield Batch(*(part.to(self.fabric.device) for part in batch)), tokens
-
     def _end_epoch(self, watch: Watch) -> None:
         """Score on the validation set, write the metrics down, keep the best weights."""
         progress = self.progress
         row: dict[str, Any] = {}
-        if self.fabric.global_rank == 0:
-            scores = evaluate(self.bare, self.data.valid)
+        if self.fabric.global_rank == 0 or self.machine.strategy == "fsdp":  # no process has a whole model alone
             row = {
                 "epoch": progress.epoch + 1, "step": progress.step, "train_loss": progress.loss_sum / progress.loss_tokens,
-                "valid_loss": scores.log_loss, "valid_tvd": scores.tvd, "valid_accuracy": scores.accuracy,
-                "valid_cross_entropy": scores.cross_entropy, "rate": self.optimizers[0].param_groups[0]["lr"],
+                **self.source.validate(self.bare), "rate": self.optimizers[0].param_groups[0]["lr"],
                 "seconds": progress.seconds + time.monotonic() - self.started,
             }  # fmt: skip
         row = self.fabric.broadcast(row)
         progress.rows.append(row)
         if row["valid_loss"] < progress.best:
             progress.best, progress.best_epoch = row["valid_loss"], progress.epoch
+            best = weights(self.bare)
             if self.fabric.global_rank == 0:
                 with replacing(self.folder / "model.safetensors") as (path,):
-                    save_file(weights(self.bare), path)
+                    save_file(best, path)
         progress.epoch, progress.batch = progress.epoch + 1, 0
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         if self.fabric.global_rank == 0:
@@ -192,6 +194,10 @@ class Trainer:
                 path.write_text("".join(json.dumps(r) + "\n" for r in progress.rows))
             self.fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=progress.step)
         watch(progress, row)
+
+    @property
+    def finished(self) -> bool:
+        return self.progress.epoch >= self.config.recipe.epochs or self._stalled()
 
     def _stalled(self) -> bool:
         patience, progress = self.config.recipe.patience, self.progress
@@ -206,13 +212,13 @@ class Trainer:
         progress.seconds += now - self.started
         progress.cpu_seconds += cpu - self.cpu_started
         self.started, self.cpu_started, self.last_checkpoint = now, cpu, now
+        tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
+        tensors["rng"] = torch.get_rng_state()
+        for i, optimizer in enumerate(self.optimizers):
+            for number, state in optimizer.state_dict()["state"].items():
+                for name, value in state.items():
+                    tensors[f"optimizer.{i}.{number}.{name}"] = gathered(torch.as_tensor(value))
         if self.fabric.global_rank == 0:
-            tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
-            tensors["rng"] = torch.get_rng_state()
-            for i, optimizer in enumerate(self.optimizers):
-                for number, state in optimizer.state_dict()["state"].items():
-                    for name, value in state.items():
-                        tensors[f"optimizer.{i}.{number}.{name}"] = torch.as_tensor(value)
             save_checkpoint(self.folder / "last", progress.step, tensors, asdict(progress))
         self.fabric.barrier()
 
@@ -232,39 +238,46 @@ class Trainer:
                 if key.startswith(f"optimizer.{i}."):
                     number, name = key.split(".")[2:]
                     state.setdefault(int(number), {})[name] = value
-            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+            groups = optimizer.state_dict()["param_groups"]
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            for number, p in zip([n for group in groups for n in group["params"]], parameters, strict=True):
+                for name, value in state.get(number, {}).items():
+                    state[number][name] = parted(value, p) if value.shape == p.shape else value
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.progress = Progress(**notes)
         self.progress.sittings += 1
         return True
 
 
-def relabelled(batch: Batch, seed: list[int]) -> Batch:
-    """Every problem with its symbols permuted: as likely a problem, since the prior over languages knows no symbol from
-    another."""
-    rng = np.random.default_rng(seed)
-    size = N_SYMBOLS + 2
-    table = np.tile(np.arange(size), (len(batch.tokens), 1))
-    for row in table:
-        row[1 : N_SYMBOLS + 1] = rng.permutation(N_SYMBOLS) + 1
-    mapping = torch.from_numpy(table)
-    tokens = mapping.gather(1, batch.tokens)
-    targets = torch.where(batch.targets >= 0, mapping.gather(1, batch.targets.clamp(min=0)), batch.targets)
-    return Batch(tokens, targets, batch.scored, batch.lengths)
+def cut(batch: Batch, pieces: int) -> list[Batch]:
+    """A batch as so many smaller ones (or one for each row, if there are fewer)."""
+    pieces = min(pieces, len(batch.tokens))
+    return [Batch(*(part[i::pieces] for part in batch)) for i in range(pieces)] if pieces > 1 else [batch]
 
 
 def weights(model: Model) -> dict[str, torch.Tensor]:
     """By name, each once: a tied output is the embedding."""
-    return {name: p.detach() for name, p in model.named_parameters()} | dict(model.named_buffers())
+    return {name: gathered(p.detach()) for name, p in model.named_parameters()} | dict(model.named_buffers())
+
+
+def gathered(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor that processes hold parts of: all of them must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def parted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This process's part of a whole tensor, if `like` is a part."""
+    return distribute_tensor(tensor, like.device_mesh, like.placements) if isinstance(like, DTensor) else tensor
 
 
 def load_weights(model: Model, tensors: dict[str, torch.Tensor]) -> None:
-    mine = weights(model)
+    mine = dict(model.named_parameters()) | dict(model.named_buffers())
     if set(mine) != set(tensors):
         odd = sorted(set(mine) ^ set(tensors))[0]
         raise IcllError(f"these weights are of another model: {odd} is not in both")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
+            mine[name].copy_(parted(tensor, mine[name]))
 
 
 def seed_everything(seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 from ..model import Block, Model
 from .config import Recipe
 
+PATIENCE, BETTER = 5, 1e-4  # of the schedule "plateau": epochs, and by which share a loss must fall to count
 SLOW_RATE = 1e-3  # at most, for the kernels of state-space models
 
 
@@ -62,13 +64,27 @@ def warmup_steps(recipe: Recipe, total: int) -> int:
     return int(recipe.warmup)
 
 
-def rate_at(recipe: Recipe, step: int, total: int, warmup: int) -> float:
-    """The rate of a step as a share of the recipe's: a line up, a cosine down."""
+def rate_at(recipe: Recipe, step: int, total: int, warmup: int, losses: Sequence[float] = ()) -> float:
+    """The rate of a step as a share of the recipe's: a line up, then a cosine down, or halves down by the validation losses of
+    the epochs so far."""
     start = recipe.warmup_from / recipe.rate
     if step < warmup:
         return start + (1 - start) * (step + 1) / warmup
+    if recipe.schedule == "plateau":
+        return _on_plateau(losses, recipe.floor)
     progress = (step - warmup) / max(1, total - warmup)
     return recipe.floor + (1 - recipe.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _on_plateau(losses: Sequence[float], floor: float) -> float:
+    """Half as much after more than PATIENCE epochs without a better loss. Nothing but the losses is remembered."""
+    share, best, waited = 1.0, math.inf, 0
+    for loss in losses:
+        better = loss < best * (1 - BETTER)
+        best, waited = (loss, 0) if better else (best, waited + 1)
+        if waited > PATIENCE:
+            share, waited = max(floor, share / 2), 0
+    return share
 
 
 def set_rate(optimizers: list[torch.optim.Optimizer], recipe: Recipe, share: float) -> None:

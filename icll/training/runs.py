@@ -22,7 +22,6 @@ import icll
 from ..errors import IcllError
 from ..files import replacing
 from ..model import Model, model_of
-from ..predictors import evaluate
 from .config import RunConfig, as_plain, from_plain
 from .loop import Machine, Trainer, Watch, load_weights, peak_memory_mb, weights
 
@@ -37,8 +36,12 @@ def train(
     force: bool = False,
     loggers: list[Any] | None = None,
     watch: Watch = lambda progress, row: None,
+    until: int | None = None,
 ) -> dict[str, Any]:
-    """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew."""
+    """Train a run, or go on with it, or give its result if it is finished already. `force` begins anew.
+
+    `until` an epoch before the last it stops there, without a result: the next call goes on.
+    """
     folder = Path("runs") / config.name if folder is None else folder
     check_folder(config, folder, force)
     finished = None if force else read_result(folder)
@@ -47,10 +50,13 @@ def train(
     trainer = Trainer(config, folder, machine, loggers)  # what is wrong with the config is said before anything is written
     if trainer.fabric.global_rank == 0:
         prepare(config, folder, force)
+        for name, content in trainer.source.files.items():
+            with replacing(folder / name) as (path,):
+                path.write_text(content)
     trainer.fabric.barrier()
     trainer.restore()
-    trainer.fit(watch)
-    if trainer.fabric.global_rank == 0:
+    trainer.fit(watch, until)
+    if trainer.finished and trainer.fabric.global_rank == 0:
         return finish(trainer)
     trainer.fabric.barrier()
     return {}
@@ -94,17 +100,15 @@ def _difference(a: RunConfig, b: RunConfig) -> str:
 
 def finish(trainer: Trainer) -> dict[str, Any]:
     """Score the best weights on validation and test, and write the result down."""
-    folder, progress, model = trainer.folder, trainer.progress, trainer.bare
-    load_weights(model, load_file(folder / WEIGHTS))
-    valid, test = (
-        evaluate(model, part, name=trainer.config.name).as_dict() for part in (trainer.data.valid, trainer.data.test)
-    )
+    folder, progress = trainer.folder, trainer.progress
+    model = load_run(folder)
     result = {
         "run": trainer.config.name, "hash": trainer.config.hash, "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "valid": valid, "test": test, "best_epoch": progress.best_epoch + 1, "epochs": progress.epoch, "steps": progress.step,
+        **trainer.source.score(model, trainer.config.name),
+        "best_epoch": progress.best_epoch + 1, "epochs": progress.epoch, "steps": progress.step,
         "parameters": model.n_parameters(), "seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds,
         "peak_memory_mb": peak_memory_mb(), "sittings": progress.sittings,
-        "fingerprints": {name: getattr(trainer.data, name).fingerprint for name in ("train", "valid", "test")},
+        "fingerprints": trainer.source.fingerprints,
         "threads": torch.get_num_threads(), "processes": trainer.fabric.world_size,
         "commit": commit(),
         "versions": {"icll": icll.__version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -35,8 +35,9 @@ def watching(config: RunConfig) -> Iterator[Watch]:
 
     def watch(progress: Progress, row: dict[str, Any]) -> None:
         nonlocal scores, first, seen
-        if "valid_tvd" in row:
-            scores = f"valid TVD {row['valid_tvd']:.3f} accuracy {row['valid_accuracy']:.3f}"
+        if "valid_loss" in row:
+            names = {"valid_tvd": "TVD", "valid_accuracy": "accuracy", "valid_perplexity": "perplexity"}
+            scores = " ".join(["valid", *(f"{label} {row[name]:.3f}" for name, label in names.items() if name in row)])
             if not console.is_terminal:
                 line = f"epoch {row['epoch']}/{config.recipe.epochs}  loss {row['train_loss']:.3f}  {scores}"
                 print(f"{line}  {row['seconds']:.0f} s", file=console.file, flush=True)

