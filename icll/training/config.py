@@ -131,10 +131,7 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Two runs with the same one are the same run."""
-        plain = as_plain(self)
-        if plain["recipe"]["schedule"] == "cosine":  # runs from before there was another keep their hash
-            del plain["recipe"]["schedule"]
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(as_plain(self), sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
