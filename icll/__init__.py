@@ -43,7 +43,21 @@ __all__ = [
 _HOME = dict.fromkeys(["Oracle", "Predictor", "Uniform", "compare", "evaluate"], "predictors")
 _HOME |= dict.fromkeys(["Model", "build_model"], "model") | {"make_predictor": "learners", "load_run": "training"}
 _HOME |= dict.fromkeys(["add_ngram_heads", "load_with_ngram_heads", "remove_ngram_heads"], "huggingface")
-_ROOMS = {"analysis", "languages", "learners", "metrics", "mixers", "model", "ops", "predictors", "report", "tasks", "training"}
+_ROOMS = {
+    "analysis",
+    "experiments",
+    "languages",
+    "learners",
+    "metrics",
+    "mixers",
+    "model",
+    "ops",
+    "predictors",
+    "report",
+    "tasks",
+    "text",
+    "training",
+}
 
 
 def __getattr__(name: str) -> Any:

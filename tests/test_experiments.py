@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +32,14 @@ from icll.experiments.results import (
     learner_label,
     packed,
     read_folder,
+    text_table,
 )
 from icll.experiments.settings import BUDGETS, MODELS, run
 from icll.experiments.statistics import over_seeds, paired_means, rank_correlation
 from icll.learners import NGram
 from icll.metrics import METRICS
 from icll.model import ModelConfig
-from icll.training import RECIPES, DataConfig, RunConfig, change, train
+from icll.training import RECIPES, DataConfig, RunConfig, RunSummary, change, train
 
 ROOT = Path(__file__).parent.parent
 NAMES = {label: model for model, label in LABELS.items()}
@@ -200,6 +201,29 @@ def test_packing_keeps_what_is_known():
         assert a.config == b.config and a.tvd == pytest.approx(b.tvd, abs=1e-6)
 
 
+@dataclass(frozen=True)
+class SomeText:
+    """Stands for data that is not problems."""
+
+    tokens: int
+
+
+def test_runs_on_text_make_a_table_of_their_own():
+    runs = []
+    for model, heads, seeds in (("gla", (), (40.0, 42.0)), ("gla", (1, 2, 3), (38.0,)), ("llama", (), (41.0,))):
+        for seed, perplexity in enumerate(seeds):
+            shape = ModelConfig(model, 64, 4, ngram_heads=heads, ngram_after=(1, -2), ngram_mode="replace")
+            result = {"test": {"perplexity": {"mean": perplexity}}, "parameters": 5_000_000}
+            runs.append(RunSummary(Path("x"), RunConfig(shape, SomeText(10), seed=seed), [], result))
+    runs.append(replace(runs[-1], config=replace(runs[-1].config, data=SomeText(99))))  # another setting, with fewer rows
+    table = text_table(runs)
+    assert [row["label"] for row in table["rows"]] == ["GLA", "GLA+NGH_1(1,2,3)+NGH_-2(1,2,3)", "Llama"]
+    assert table["rows"][0]["perplexity"] == pytest.approx(np.sqrt(40 * 42))
+    found = Known((), {"text": table})
+    row = number_row(Number("Table 1(b)", "table", "GLA", "perplexity", None, 15.65), found)
+    assert row.verdict == NOT_RUN and "at 5M parameters: 40.99" in row.why
+
+
 # --- statistics ---
 
 
@@ -279,7 +303,7 @@ def test_reproduce_trains_what_is_missing_and_draws(tiny, tmp_path, monkeypatch,
     said = capsys.readouterr().out
     assert "2 runs to train, 0 finished before; about" in said and not out.exists()
     train(tiny.plans["demo"].runs[0], out / tiny.plans["demo"].runs[0].name)  # one was finished before
-    main(["reproduce", "table1a", "--budget", "demo", "--out", str(out), "--jobs", "1"])
+    main(["reproduce", "table1a", "--budget", "demo", "--out", str(out), "--jobs", "2"])
     said = capsys.readouterr()
     assert "1 runs to train, 1 finished before" in said.err
     assert re.search(r"^RetNet\+NGH\(1,2,3\) +0\.\d{3} +-$", said.out, re.MULTILINE)
@@ -318,44 +342,50 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(tiny, tmp_path, monke
     assert "RetNet" in said.out
 
 
+def test_stopping_says_how_to_go_on(tiny, tmp_path, monkeypatch, capsys):
+    def stop(configs, root, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run_all", stop)
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "table1a", "--out", str(tmp_path)])
+    assert exit_.value.code == 130 and "the same command goes on" in capsys.readouterr().err
+
+
 MIXER = """
 import torch
 from torch import nn
 
 
-class Leaky(nn.Module):
+class RunningMean(nn.Module):
     def __init__(self, d_model):
         super().__init__()
-        self.rate = nn.Parameter(torch.linspace(-3, 3, d_model))
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x):
-        keep, total, sums = self.rate.sigmoid(), torch.zeros_like(x[:, 0]), []
-        for t in range(x.shape[1]):
-            total = keep * total + x[:, t]
-            sums.append(total)
-        return self.out(torch.stack(sums, 1))
+        count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)[:, None]
+        return self.out(x.cumsum(1) / count)
 """
 
 
 def test_bench_places_a_strangers_mixer_in_the_table(tmp_path, monkeypatch, capsys):
-    (tmp_path / "leaky_of_a_stranger.py").write_text(MIXER)
+    (tmp_path / "mean_of_a_stranger.py").write_text(MIXER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "QUICK_TRAIN", 16)
     monkeypatch.setattr(bench, "QUICK_EPOCHS", 1)
-    main(["bench", "leaky_of_a_stranger:Leaky", "--quick", "--d-model", "8", "--layers", "1", "--jobs", "1"])
+    main(["bench", "mean_of_a_stranger:RunningMean", "--quick", "--d-model", "8", "--layers", "1", "--jobs", "2"])
     lines = capsys.readouterr().out.splitlines()
     mine = [line for line in lines if line.startswith("* ")]
-    assert {line.split()[1] for line in mine[:2]} == {"Leaky", "Leaky+NGH(1,2,3)"}
+    assert {line.split()[1] for line in mine[:2]} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
     assert any("Bayes filter" in line for line in lines)
-    assert {e.label for e in known(Path("runs")).entries if e.train == 16} == {"Leaky", "Leaky+NGH(1,2,3)"}
+    assert {e.label for e in known(Path("runs")).entries if e.train == 16} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
 
 
 def test_bench_refuses_a_mixer_that_sees_the_future(tmp_path, monkeypatch, capsys):
-    (tmp_path / "cheating_of_a_stranger.py").write_text(MIXER.replace("torch.stack(sums, 1)", "torch.stack(sums, 1).flip(1)"))
+    (tmp_path / "cheating_of_a_stranger.py").write_text(MIXER.replace("x.cumsum(1)", "x.flip(1).cumsum(1).flip(1)"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
-        main(["bench", "cheating_of_a_stranger:Leaky", "--quick"])
+        main(["bench", "cheating_of_a_stranger:RunningMean", "--quick"])
     assert exit_.value.code == 2 and "causal" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 

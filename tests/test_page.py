@@ -19,12 +19,15 @@ from icll.experiments.fidelity import fidelity, summary
 from icll.experiments.results import packed
 from icll.languages import sample_automata
 from icll.learners import NGram
-from icll.metrics import tvd
+from icll.metrics import METRICS, tvd
+from icll.model import ModelConfig, model_of
 from icll.report import draw_chart
 from icll.report.automaton import plan_automaton
-from icll.report.explorer import SCALE, drawing, explorer_data
+from icll.report.explorer import SCALE, best_models, drawing, explorer_data
 from icll.report.page import page_text
 from icll.tasks import regbench
+from icll.training import RECIPES, DataConfig, RunConfig, change
+from icll.training.runs import prepare, save_model
 
 MOST_BYTES = 5_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -99,6 +102,27 @@ def test_icll_report_writes_page_figures_and_table(tmp_path, monkeypatch, capsys
     assert Path("report/fidelity.md").read_text().count("\n| ") > 200
     kinds = {p.suffix for p in Path("report/figures").iterdir()}
     assert kinds == {".png", ".pdf"} and Path("report/index.html").stat().st_size < MOST_BYTES
+
+
+def test_the_explorer_has_the_runs_that_fit_ones_own_first(tmp_path):
+    recipe, data = change(RECIPES["fast"], epochs=1), DataConfig(profile="repo", train=8)
+    scores = {metric: {"mean": 0.5, "low": 0.4, "high": 0.6} for metric in METRICS} | {"problems": 500, "seconds": 1.0}
+    for model in (
+        ModelConfig("retnet", 8, 1, 1), ModelConfig("retnet", 8, 1, 1, ngram_heads=(1,)),
+        ModelConfig("icll.mixers.gla:GatedLinearAttention", 8, 1, 1), ModelConfig("gla", 8, 1, 1, ngram_heads=(1, 2, 3)),
+    ):  # fmt: skip
+        config = RunConfig(model, data, recipe)
+        prepare(config, tmp_path / config.name)
+        save_model(model_of(model, 0), tmp_path / config.name / "model.safetensors")
+        result = {"test": scores, "valid": scores, "fingerprints": {"test": "f"}, "parameters": 1, "seconds": 1.0}
+        (tmp_path / config.name / "result.json").write_text(json.dumps(result | {"threads": 1, "commit": None}))
+    assert set(best_models([tmp_path], most=9)) == {
+        "RetNet",
+        "RetNet+NGH(1)",
+        "GatedLinearAttention",
+        "GLA+NGH(1,2,3)",
+    }
+    assert set(best_models([tmp_path], most=1)) == {"GatedLinearAttention"}
 
 
 def test_icll_report_names_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):
@@ -247,6 +271,14 @@ def test_the_fidelity_table_can_be_searched(page):
     page.fill("#search", "")
     page.click("#verdicts button:has-text('not run')")
     assert rows.count() > everything
+
+
+def test_the_table_of_models_can_be_sorted(page):
+    first = "#board tbody tr:first-child td"
+    assert page.locator(first).first.text_content() == "truth"
+    page.click("#board th:nth-child(2) button")  # by TVD, the other way round
+    assert page.locator(first).first.text_content() == "uniform"
+    assert page.locator("#board tr[data-label='RetNet+NGH(1,2,3)']").count() == 1
 
 
 def test_nothing_is_wider_than_the_screen_in_light_or_dark(page):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..errors import unknown
-from ..training import RECIPES, RunConfig
+from ..training import RunConfig
 from . import figures
 from .charts import Chart
 from .results import LABELS, Known
@@ -150,7 +150,7 @@ def _probes(train: int) -> Callable[[str], Plan]:
 
 def _figure6(budget: str) -> Plan:
     runs = _named(budget, DEMO_TRAIN if budget == "demo" else 2500)
-    if budget != "demo" and "lnw" in RECIPES:
+    if budget != "demo":
         runs += (("LNW", run("lnw", budget)), ("LNW_r", run("lnw_r", budget)))
     learners = {"demo": ("ngram:2", "ngram:3", "oracle")}.get(budget, ("ngram:2", "ngram:3", "baum-welch", "bayes", "oracle"))
     options = (("learners", learners), ("problems", PROBLEMS[budget]))

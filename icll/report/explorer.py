@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..experiments.results import Known, learner_label, read_folder
+from ..experiments.results import LABELS, WIRING, Known, learner_label, read_folder
 from ..languages.automaton import Automaton
 from ..predictors import Predictor
 from ..scoring import open_predictor
 from ..tasks import regbench
 from ..tasks.problems import Problems
 from ..training import load_run
+from ..training.runs import WEIGHTS
 from .automaton import plan_automaton
 from .charts import look_of
 
 SCALE = 65535  # probabilities are kept as 16-bit numbers: right to 1e-5
 LEARNERS = ("oracle", "bayes", "ngram:3", "ngram:2")
-MOST_MODELS = 6
+ROOM = 3_800_000  # bytes of the page for predictions: all of it must stay below 5 MB
 
 
 def explorer(
@@ -34,21 +35,32 @@ def explorer(
     """The first test problems of the profile `repo`, and the predictions of learners and of the best runs in `roots`."""
     problems = regbench(train=1, profile="repo", seed=0).test[:n_problems]
     predictors = {learner_label(spec): open_predictor(spec, problems) for spec in learners}
-    predictors |= best_models(roots)
+    each = max(1, len(problems.flat) * problems.vocab_size * 2 * 4 // 3)  # bytes of a predictor in the page
+    predictors |= best_models(roots, most=max(0, ROOM // each - len(predictors)))
     return explorer_data(problems, predictors, progress)
 
 
-def best_models(roots: Sequence[Path]) -> dict[str, Predictor]:
-    """One run of each model that has its weights here: of the largest training set, best on validation."""
-    found: dict[str, Predictor] = {}
+def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
+    """One run of each model that has its weights here: of the largest training set, best on validation.
+
+    If there are more than fit: models of one's own first, then the paper's, then variants of heads and wiring.
+    """
+    found: dict[str, Path] = {}
     for root in roots:
         known: Known = read_folder(root)
         for label in known.labels():
             runs = known.runs(label, max(known.sizes(label)))
-            folders = [root / e.source for e in runs if (root / e.source / "model.safetensors").exists()]
-            if folders and len(found) < MOST_MODELS:
-                found.setdefault(label, load_run(folders[0]))
-    return found
+            folders = [root / e.source for e in runs if (root / e.source / WEIGHTS).exists()]
+            if folders:
+                found.setdefault(label, folders[0])
+    own = LABELS.values()
+
+    def rank(label: str) -> tuple[bool, bool]:
+        base, _, heads = label.removesuffix(WIRING).partition("+")
+        return heads not in ("", "NGH(1,2,3)") or WIRING in label, base in own
+
+    chosen = sorted(found, key=rank)[:most]
+    return {label: load_run(folder) for label, folder in found.items() if label in chosen}
 
 
 def explorer_data(

@@ -17,6 +17,7 @@ from ..experiments.board import differences, leaderboard
 from ..experiments.catalogue import EXPERIMENTS
 from ..experiments.charts import Chart, Language, Lines, Panel
 from ..experiments.fidelity import Row, fidelity, summary
+from ..experiments.figures import N
 from ..experiments.results import Known
 from ..files import replacing
 from ..languages.automaton import Automaton
@@ -43,14 +44,15 @@ def write_report(known: Known, explorer: dict[str, Any], out: Path) -> list[Row]
 
 
 def page_text(known: Known, charts: Sequence[Chart], rows: Sequence[Row], explorer: dict[str, Any]) -> str:
+    sizes = sorted({n for label in known.labels() for n in known.sizes(label)} | {N})
     data = {
         "version": icll.__version__, "summary": summary(rows), "charts": [plain_chart(chart) for chart in charts],
         "fidelity": [{**asdict(row), "difference": row.difference} for row in rows],
-        "board": [{**asdict(place), "look": look_of(place.label)} for place in leaderboard(known)],
+        "boards": {n: [asdict(place) for place in leaderboard(known, n)] for n in sizes},
         "differences": [{"a": d.a, "b": d.b, "text": str(d.difference), "p": d.difference.p} for d in differences(known)],
         "explorer": explorer, "colours": PALETTE, "dark_colours": DARK_PALETTE,
     }  # fmt: skip
-    room = files(__package__).joinpath("page")
+    room = files(__package__).joinpath("assets")
     # a "</script>" inside the data would end it
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     page = room.joinpath("page.html").read_text(encoding="utf-8")

@@ -471,8 +471,11 @@ function drawBoard() {
     ["setting", (r) => r.setting, null],
   ];
   let by = 1, sign = 1;
+  const sizes = Object.keys(data.boards);
+  sizes.forEach((n) => $("size").append(html("option", { value: n }, Number(n).toLocaleString("en"))));
+  $("size").value = "2500";
   const show = () => {
-    const rows = [...data.board].sort((a, b) => {
+    const rows = [...data.boards[$("size").value]].sort((a, b) => {
       const [x, y] = [columns[by][1](a), columns[by][1](b)];
       if (x === null || y === null) return (x === null) - (y === null);
       return sign * (typeof x === "string" ? x.localeCompare(y) : x - y);
@@ -480,6 +483,7 @@ function drawBoard() {
     const head = html("tr", {}, ...columns.map(([title, , text], i) => html("th", { class: text ? "number" : "", "aria-sort": i === by ? (sign > 0 ? "ascending" : "descending") : null }, html("button", { type: "button", onclick: () => { sign = i === by ? -sign : 1; by = i; show(); } }, title))));
     $("board").replaceChildren(html("thead", {}, head), html("tbody", {}, ...rows.map((r) => html("tr", { "data-label": r.label }, ...columns.map(([, value, text]) => html("td", { class: text ? "number" : "" }, text ? text(r) : value(r)))))));
   };
+  $("size").addEventListener("change", show);
   show();
   if (data.differences.length) $("differences").append(html("h3", {}, "Which differences are real?"), html("p", { class: "small" }, "TVD of the first minus that of the second. Over problems: the same test problems, signs flipped at random 10,000 times; over seeds: an exact permutation test."),
     html("div", { class: "scroll" }, html("table", {}, html("tbody", {}, ...data.differences.map((d) => html("tr", {}, html("td", {}, `${d.a} − ${d.b}`), html("td", {}, d.text)))))));
