@@ -56,6 +56,8 @@ bench: $(VENV)/core
 	$(BIN)/python benchmarks/learners.py
 	$(BIN)/python benchmarks/ngram_heads.py
 	$(BIN)/python benchmarks/mixers.py --bf16
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/text.py
 
 clean:
 	rm -rf $(VENV) demo
