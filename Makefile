@@ -51,7 +51,7 @@ lint: $(VENV)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/core
+bench: $(VENV)/test
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/learners.py
 	$(BIN)/python benchmarks/ngram_heads.py
