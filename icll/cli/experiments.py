@@ -63,6 +63,11 @@ def reproduce(
     from ..report import draw_chart, save_figure
     from ..training import as_plain
 
+    if name == "table1b" and budget == "paper" and dry_run:
+        from .text import table1b_command
+
+        table1b_command(budget="paper", json_=json_)  # needs no corpus
+        return
     experiments = find(name)
     plans = {e.name: e.plans[budget] for e in experiments}
     if "table1b" in plans:

@@ -318,7 +318,8 @@ def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
             settings.setdefault(key, {}).setdefault(label_of(run.config), []).append(run)
     if not settings:
         return {}
-    key = max(settings, key=lambda key: (len(settings[key]), len(key), key))
+    sizes = {key: (run.result or {})["parameters"] for key, group in settings.items() for run in next(iter(group.values()))}
+    key = max(settings, key=lambda key: (len(settings[key]), sizes[key]))
     rows = []
     for label, group in sorted(settings[key].items()):
         results = [run.result or {} for run in group]
