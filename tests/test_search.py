@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +130,31 @@ def test_failures_are_retried_then_reported_and_others_go_on(tmp_path):
     before = (fine.folder / "result.json").stat().st_mtime_ns
     (again,) = run_all([tiny()], tmp_path / "runs")
     assert again.result == fine.result and (fine.folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_trials_end_with_the_search_that_started_them(tmp_path):
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\nfrom icll.training import run_all\nfrom test_search import tiny\n"
+        "if __name__ == '__main__': run_all([tiny(epochs=100_000)], Path(sys.argv[1]))\n"
+    )
+    (tmp_path / "search.py").write_text(script)
+    runs = tmp_path / "runs"
+    job = subprocess.Popen([sys.executable, str(tmp_path / "search.py"), str(runs), str(Path(__file__).parent)])
+    _wait(lambda: list(runs.glob("*/metrics.jsonl")))
+    job.terminate()
+    job.wait()
+    time.sleep(1)
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+    time.sleep(5)
+    assert before == {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+
+
+def _wait(done: Callable[[], object], seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def test_search_from_the_command_line_chooses_on_validation(tmp_path, capsys, monkeypatch):

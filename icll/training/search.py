@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import random
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -236,7 +237,8 @@ def _next(trials: list[_Trial], idle: list[_Trial], asha: Asha | None, others_ru
 
 
 def _train_here(config: RunConfig, folder: Path, until: int, threads: int, tell: Connection) -> None:
-    """The whole life of a trial's process."""
+    """The whole life of a trial's process, which ends with the one that started it."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         train(config, folder, machine=Machine(threads=threads), until=until)
     except KeyboardInterrupt:
@@ -245,6 +247,13 @@ def _train_here(config: RunConfig, folder: Path, until: int, threads: int, tell:
         tell.send(f"{type(error).__name__}: {error}" if not isinstance(error, IcllError) else str(error))
         tell.close()
         os._exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # at any moment: checkpoints are whole or not there
 
 
 @contextmanager
