@@ -37,6 +37,17 @@ ProfileName = Annotated[
 Seed = Annotated[int | None, Parameter(help="Another seed gives other languages; default: 0.")]
 SplitOf = Annotated[Split | None, Parameter(help="Which set of a data folder; default: test.")]
 Source = Annotated[Path | None, Parameter(help="A data folder or file; without it, the set of --task, --profile, --seed.")]
+# Of the commands that train: where, and into what.
+RunSeed = Annotated[int, Parameter(help="Of weights, order and dropout.")]
+Precision = Annotated[str, Parameter(help="`32-true` or `bf16-mixed`.")]
+Accelerator = Annotated[str, Parameter(help="`cpu`, `cuda`, `mps` or `auto`.")]
+Devices = Annotated[int, Parameter(help="Processes on each node.")]
+Nodes = Annotated[int, Parameter(help="Number of nodes.")]
+Strategy = Annotated[str, Parameter(help="`ddp`, `fsdp` or `auto`.")]
+Threads = Annotated[int | None, Parameter(help="For each process; default: torch's.")]
+LoggerName = Annotated[str | None, Parameter(help="Also log to `tensorboard`, `wandb` or `mlflow`, if installed.")]
+RunFolder = Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and a name.")]
+Again = Annotated[bool, Parameter(help="Train again, even if the run is finished.")]
 MixerOptions = Annotated[
     list[str] | None,
     Parameter(name="--option", help="An option of the mixer, such as `value_gate=true` of gla; may be repeated."),

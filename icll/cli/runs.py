@@ -12,9 +12,19 @@ from cyclopts import Parameter
 from ..errors import IcllError, unknown
 from .common import (
     JSON,
+    Accelerator,
+    Again,
+    Devices,
+    LoggerName,
     MixerOptions,
+    Nodes,
+    Precision,
     ProfileName,
+    RunFolder,
+    RunSeed,
+    Strategy,
     TaskName,
+    Threads,
     allow_local_plugins,
     app,
     interval,
@@ -61,16 +71,16 @@ def train_command(
     batch_size: int | None = None,
     clip: float | None = None,
     patience: int | None = None,
-    seed: int = 0,
-    precision: str = "32-true",
-    accelerator: str = "auto",
-    devices: int = 1,
-    nodes: int = 1,
-    strategy: str = "auto",
-    threads: int | None = None,
-    logger: str | None = None,
-    out: Path | None = None,
-    force: bool = False,
+    seed: RunSeed = 0,
+    precision: Precision = "32-true",
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    threads: Threads = None,
+    logger: LoggerName = None,
+    out: RunFolder = None,
+    force: Again = False,
     json_: JSON = False,
 ) -> None:
     """Train a model and score it on validation and test. A run is a folder; the same settings are the same run.
@@ -119,26 +129,6 @@ def train_command(
         Largest norm of the gradient.
     patience
         Epochs without a better validation loss before it stops.
-    seed
-        Of weights, order and dropout.
-    precision
-        `32-true` or `bf16-mixed`.
-    accelerator
-        `cpu`, `cuda`, `mps` or `auto`.
-    devices
-        Processes on each node.
-    nodes
-        Number of nodes.
-    strategy
-        `ddp`, `fsdp` or `auto`.
-    threads
-        For each process; default: torch's.
-    logger
-        Also log to `tensorboard`, `wandb` or `mlflow`, if installed.
-    out
-        The run's folder; default: runs/ and a name.
-    force
-        Train again, even if the run is finished.
     """
     from ..model import ModelConfig
     from ..reweighting import REWEIGHTING

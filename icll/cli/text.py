@@ -8,7 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from ..errors import IcllError
-from .common import JSON, allow_local_plugins, app, numbers, print_json, print_table
+from .common import (
+    JSON,
+    Accelerator,
+    Again,
+    Devices,
+    LoggerName,
+    Nodes,
+    Precision,
+    RunFolder,
+    RunSeed,
+    Strategy,
+    Threads,
+    allow_local_plugins,
+    app,
+    numbers,
+    print_json,
+    print_table,
+)
 from .runs import Orders, train_and_show
 
 if TYPE_CHECKING:
@@ -64,16 +81,16 @@ def train(
     weight_decay: float | None = None,
     epochs: int | None = None,
     accumulate: int | None = None,
-    seed: int = 0,
-    precision: str = "32-true",
-    accelerator: str = "auto",
-    devices: int = 1,
-    nodes: int = 1,
-    strategy: str = "auto",
-    threads: int | None = None,
-    logger: str | None = None,
-    out: Path | None = None,
-    force: bool = False,
+    seed: RunSeed = 0,
+    precision: Precision = "32-true",
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    threads: Threads = None,
+    logger: LoggerName = None,
+    out: RunFolder = None,
+    force: Again = False,
     json_: JSON = False,
 ) -> None:
     """Train a language model on text, and score it on held-out text. A run like those of `icll train`: `icll resume` goes on.
@@ -102,26 +119,6 @@ def train(
         Equal parts of the run, with a validation after each.
     accumulate
         Pieces a batch is computed in: more need less memory.
-    seed
-        Of weights and order.
-    precision
-        `32-true` or `bf16-mixed`.
-    accelerator
-        `cpu`, `cuda`, `mps` or `auto`.
-    devices
-        Processes on each node.
-    nodes
-        Number of nodes.
-    strategy
-        `ddp`, `fsdp` or `auto`.
-    threads
-        For each process; default: torch's.
-    logger
-        Also log to `tensorboard`, `wandb` or `mlflow`, if installed.
-    out
-        The run's folder; default: runs/ and a name.
-    force
-        Train again, even if the run is finished.
     """
     from ..text import TextData
     from ..text.presets import bundle_parameters, count_parameters, find_size, layer_parameters, text_model
