@@ -47,6 +47,7 @@ def train(
     finished = None if force else read_result(folder)
     if finished is not None:
         return finished
+    code = commit()  # of the code that is loaded: it may be another when the run ends
     trainer = Trainer(config, folder, machine, loggers)  # what is wrong with the config is said before anything is written
     if trainer.fabric.global_rank == 0:
         prepare(config, folder, force)
@@ -57,7 +58,7 @@ def train(
     trainer.restore()
     trainer.fit(watch, until)
     if trainer.finished and trainer.fabric.global_rank == 0:
-        return finish(trainer)
+        return finish(trainer, code)
     trainer.fabric.barrier()
     return {}
 
@@ -98,7 +99,7 @@ def _difference(a: RunConfig, b: RunConfig) -> str:
     return f"{name} is {two.get(name)} there, {one.get(name)} here"
 
 
-def finish(trainer: Trainer) -> dict[str, Any]:
+def finish(trainer: Trainer, code: str | None) -> dict[str, Any]:
     """Score the best weights on validation and test, and write the result down."""
     folder, progress = trainer.folder, trainer.progress
     model = load_run(folder)
@@ -110,7 +111,7 @@ def finish(trainer: Trainer) -> dict[str, Any]:
         "peak_memory_mb": peak_memory_mb(), "sittings": progress.sittings,
         "fingerprints": trainer.source.fingerprints,
         "threads": torch.get_num_threads(), "processes": trainer.fabric.world_size,
-        "commit": commit(),
+        "commit": code,
         "versions": {"icll": icll.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }  # fmt: skip
     with replacing(folder / RESULT) as (path,):
