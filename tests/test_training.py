@@ -25,7 +25,7 @@ from icll.tasks import collate, make_loader, regbench
 from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, find_runs, from_plain, loop, train
 from icll.training.checkpoint import load_checkpoint, save_checkpoint
 from icll.training.loop import Trainer
-from icll.training.optimize import make_optimizers, rate_at, warmup_steps
+from icll.training.optimize import Muon, make_optimizers, orthogonal, rate_at, warmup_steps
 from icll.training.runs import prepare
 from icll.training.source import relabelled
 
@@ -250,6 +250,25 @@ def test_early_stopping(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", [(24, 24), (16, 48), (48, 16)])
+def test_muon_steps_like_torchs(shape):
+    torch.manual_seed(0)
+    ours = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    pairs = [
+        (ours, Muon([ours], 0.02, 0.1)),
+        (theirs, torch.optim.Muon([theirs], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")),
+    ]
+    for _ in range(5):
+        gradient = torch.randn(shape, dtype=torch.float64)
+        for p, optimizer in pairs:
+            p.grad = gradient.clone()
+            optimizer.step()
+    assert torch.allclose(ours, theirs, atol=2e-3)  # theirs is orthogonal in bfloat16
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape, dtype=torch.float64)))
+    assert values.min() > 0.3 and values.max() < 1.3
+
+
 def test_two_processes_train_like_one(tmp_path):
     """Through the command line: Fabric starts the second process by running the command again."""
     script = tmp_path / "two.py"
