@@ -188,9 +188,10 @@ def check_tokens(tokens: torch.Tensor, vocab_size: int) -> None:
     """Token ids [B, L] within the vocabulary, or an error."""
     if tokens.dim() != 2 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
         raise IcllError(f"tokens must be whole numbers of shape [B, L], not {tokens.dtype} {list(tokens.shape)}")
-    bad = tokens[(tokens < 0) | (tokens >= vocab_size)]
-    if bad.numel():
-        raise IcllError(f"token {bad[0].item()} is outside the vocabulary: ids are 0..{vocab_size - 1}")
+    if tokens.numel():
+        for extreme in tokens.aminmax():
+            if not 0 <= extreme < vocab_size:
+                raise IcllError(f"token {extreme.item()} is outside the vocabulary: ids are 0..{vocab_size - 1}")
 
 
 def name_of(predictor: object) -> str:
