@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-# Each parallel worker has a cache of compiled kernels of its own: two processes that compile one kernel for different types at
-# the same moment may give both the same file name in Numba's index, and one would then run the other's code.
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / f"numba-{worker}")
 
 import pytest
 import torch
 
 from icll.tasks import Splits, regbench
 
-if worker:  # two workers with two threads each would wait for each other on two cores
+if os.environ.get("PYTEST_XDIST_WORKER"):  # two workers with two threads each would wait for each other on two cores
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
 
 
