@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..tasks import regbench
-from ..training import load_run, read_config
+from ..training import load_run
 from .results import learner_label
 
 Progress = Callable[[int, int], object]
@@ -45,12 +45,12 @@ def attention(folders: dict[str, Path], *, progress: Progress) -> dict[str, Any]
 
 def probes(folders: dict[str, Path], *, epochs: int | None, progress: Progress) -> dict[str, Any]:
     """Test scores of the probes of every run at the layer that is best on validation: a row for each target."""
-    from ..analysis.probes import STATE, ProbeConfig, probe
+    from ..analysis.probes import STATE, ProbeConfig, probe_run
 
     config = ProbeConfig() if epochs is None else ProbeConfig(epochs=epochs)
     rows = []
     for i, (name, folder) in enumerate(folders.items()):
-        found, _ = probe(load_run(folder), read_config(folder).data.load(), config)
+        found = probe_run(folder, config, controls=False).result
         for target, (value, low, high) in found.best.items():
             kind, _, order = target.partition(" ")
             task, n = ("equivalence", 0) if target == STATE else (kind, int(order))
