@@ -5,7 +5,9 @@ Models are not trained to end a string (separators are not in the loss), so the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,9 @@ from .metrics import pooled
 from .model import Model, evaluating
 from .predictors import Predictor
 from .tasks.problems import Problems
-from .tokens import REGBENCH, SEP
+from .tokens import PAD, REGBENCH, SEP
+
+TOGETHER = 64  # texts that a model writes at once
 
 
 def write_strings(
@@ -25,12 +29,13 @@ def write_strings(
 ) -> Iterator[int]:
     """Tokens of new strings, one after the other, with a separator before each. temperature 0 takes the likeliest symbol.
 
-    A model goes on from its recurrent state; any other predictor is asked again for every token.
+    A model goes on from its recurrent state, the Bayes filter from its hypotheses; any other predictor is asked again for
+    every token.
     """
     if temperature < 0:
         raise IcllError(f"temperature must be 0 or more, not {temperature}")
     rng = np.random.default_rng(seed)
-    following = _following(predictor, prompt)
+    following = _following(predictor, prompt, len(prompt) + sum(lengths) + len(lengths))
     for length in lengths:
         whole("the length of a string", length, 1)
         probs = following(SEP)
@@ -41,20 +46,18 @@ def write_strings(
             probs = following(token)
 
 
-def _following(predictor: Predictor, prompt: np.ndarray) -> Callable[[int], np.ndarray]:
+def _following(predictor: Predictor, prompt: np.ndarray, longest: int) -> Callable[[int], np.ndarray]:
     """A function that reads a token and gives the distribution of the next."""
     if isinstance(predictor, Model):
-        model, state = predictor, predictor.initial_state(1)
-
-        def read(token: int) -> np.ndarray:
-            nonlocal state
-            with evaluating(model):
-                logits, state = model.step(torch.tensor([token], device=model.device), state)
-            return logits[0].double().softmax(-1).cpu().numpy()
-
+        read = _stepping(predictor, 1)
         for token in prompt:
-            read(int(token))
-        return read
+            read([int(token)])
+        return lambda token: read([token])[0]
+    if hasattr(predictor, "reader"):
+        go_on = predictor.reader(longest)
+        if len(prompt):
+            go_on(prompt)
+        return lambda token: go_on([token])
     text = [int(t) for t in prompt]
 
     def ask(token: int) -> np.ndarray:
@@ -62,6 +65,37 @@ def _following(predictor: Predictor, prompt: np.ndarray) -> Callable[[int], np.n
         return predictor.predict(torch.tensor([text]))[0, -1].double().numpy()
 
     return ask
+
+
+def _stepping(model: Model, size: int) -> Callable[[list[int]], np.ndarray]:
+    """A function that reads a token of each of `size` texts and gives the distributions [size, V] of the next ones."""
+    state = model.initial_state(size)
+
+    def read(tokens: list[int]) -> np.ndarray:
+        nonlocal state
+        with evaluating(model):
+            logits, state = model.step(torch.tensor(tokens, device=model.device), state)
+        return logits.double().softmax(-1).cpu().numpy()
+
+    return read
+
+
+def _write_together(
+    model: Model, prompts: list[np.ndarray], strings: int, length: int, temperature: float, seeds: list[int]
+) -> list[list[int]]:
+    """What `write_strings` writes after each prompt, by one step of the model for all of them: a text that has come to its end
+    waits for the others."""
+    read = _stepping(model, len(prompts))
+    texts = [[int(t) for t in prompt] for prompt in prompts]
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    new = strings * (length + 1)
+    for t in range(max(map(len, prompts)) + new - 1):
+        probs = read([text[t] if t < len(text) else PAD for text in texts])
+        for text, prompt, row, rng in zip(texts, prompts, probs, rngs, strict=True):
+            place = t + 1 - len(prompt)  # of the next token, among the new ones
+            if 0 <= place < new:
+                text.append(_choose(row, temperature, rng) if place % (length + 1) else SEP)
+    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
 def _choose(probs: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
@@ -109,13 +143,26 @@ def score_writing(
 ) -> Acceptance:
     """Read each problem, write new strings, and ask its language."""
     counts = np.zeros((len(problems), 2))
-    for i in range(len(problems)):
-        prompt = problems.flat[problems.offsets[i] : problems.offsets[i + 1]]
-        written = list(write_strings(predictor, prompt, [length] * strings, temperature, seed=seed + i))
-        for s in range(strings):
-            legal = accepted(problems.automata[i], written[s * (length + 1) + 1 : (s + 1) * (length + 1)])
-            counts[i] += legal == length, legal
-        progress(i + 1, len(problems))
+    order = np.argsort(-np.diff(problems.offsets), kind="stable")  # texts of about the same length are written together
+    size = TOGETHER if isinstance(predictor, Model) else os.cpu_count() or 1
+
+    def write(i: int) -> list[int]:
+        return list(write_strings(predictor, prompts[i], [length] * strings, temperature, seed + i))
+
+    prompts = [problems.flat[problems.offsets[i] : problems.offsets[i + 1]] for i in range(len(problems))]
+    with ThreadPoolExecutor(size) as pool:
+        for at in range(0, len(problems), size):
+            some = [int(i) for i in order[at : at + size]]
+            if isinstance(predictor, Model):
+                seeds = [seed + i for i in some]
+                written = _write_together(predictor, [prompts[i] for i in some], strings, length, temperature, seeds)
+            else:
+                written = list(pool.map(write, some))
+            for i, text in zip(some, written, strict=True):
+                for s in range(strings):
+                    legal = accepted(problems.automata[i], text[s * (length + 1) + 1 : (s + 1) * (length + 1)])
+                    counts[i] += legal == length, legal
+            progress(at + len(some), len(problems))
     totals = np.tile([strings, strings * length], (len(problems), 1))
     mean, low, high = pooled(counts, totals)
     shares = [(float(mean[j]), float(low[j]), float(high[j])) for j in (0, 1)]

@@ -9,9 +9,9 @@ import pytest
 
 from icll import IcllError, Oracle, build_model, encode
 from icll.cli import main
-from icll.generation import accepted, score_writing, write_strings
+from icll.generation import _write_together, accepted, score_writing, write_strings
 from icll.languages import Automaton
-from icll.learners import NGram
+from icll.learners import BayesFilter, NGram
 from icll.tasks import regbench
 
 SETTINGS = ["--profile", "repo", "--train", "40", "--epochs", "1", "--d-model", "16"]
@@ -77,6 +77,28 @@ def test_a_model_writes_what_its_whole_text_form_would():
 
     prompt = encode("abcab|abc|acb")
     assert list(write_strings(model, prompt, [8, 8], seed=2)) == list(write_strings(Whole(), prompt, [8, 8], seed=2))
+
+
+@pytest.mark.parametrize("name", ["transformer", "mamba"])
+def test_texts_written_together_are_those_written_alone(name):
+    problems = regbench(1, "repo").test[:5]
+    model = build_model(name, d_model=16, ngram_heads=(1, 2), seed=0)
+    prompts = [problems.flat[problems.offsets[i] : problems.offsets[i + 1]] for i in range(5)]
+    together = _write_together(model, prompts, strings=3, length=6, temperature=1.0, seeds=[4, 5, 6, 7, 8])
+    alone = [list(write_strings(model, prompt, [6] * 3, seed=4 + i)) for i, prompt in enumerate(prompts)]
+    assert together == alone
+
+
+def test_the_bayes_filter_goes_on_from_where_it_is():
+    problems = regbench(1, "repo").test[:1].cut(60)
+    tokens = [int(t) for t in problems.flat]
+    whole = BayesFilter(50, profile="repo", seed=3).predict(problems.tokens)[0].numpy()
+    read = BayesFilter(50, profile="repo", seed=3).reader(len(tokens))
+    np.testing.assert_array_equal(read(tokens[:40]), whole[39])
+    for t in range(40, 60):
+        np.testing.assert_array_equal(read([tokens[t]]), whole[t])
+    scores = score_writing(BayesFilter(50, profile="repo"), problems, "bayes", strings=2, length=5)
+    assert scores.symbols[0] > 0.4
 
 
 def test_from_the_command_line(tmp_path, capsys, monkeypatch, small_validation):

@@ -16,7 +16,9 @@ What is left is which targets the edges have. The posterior over those is a set 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +32,7 @@ from ..tasks.problems import Problems
 from ..tokens import N_SYMBOLS, PAD, SEP, VOCAB_SIZE
 from .hypotheses import (
     PENDING,
+    Prior,
     add_next,
     find_edge,
     fingerprint,
@@ -81,18 +84,39 @@ class BayesFilter:
 
         def run(b: int) -> None:
             length = int((rows[b] != PAD).sum())
-            cloud = make_cloud(self.particles + self.moves + 1, prior)
-            random = np.array([random_key("bayes", self.seed)], dtype=np.uint64)
-            stuck = _filter(rows[b, :length], cloud, prior, SEP, self.moves, random, probs[b])
-            if stuck >= 0:
-                raise IcllError(
-                    f"token {stuck} of problem {b} of the batch cannot occur under the filter's profile: "
-                    "give BayesFilter the profile the data was made with"
-                )
+            self._read(rows[b, :length], 0, self._begin(prior), prior, probs[b], f" of problem {b} of the batch")
 
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(run, range(len(rows))))
         return torch.from_numpy(probs).to(tokens.device)
+
+    def reader(self, longest: int) -> Callable[[Sequence[int]], np.ndarray]:
+        """A function that reads more tokens of one problem, of at most `longest` tokens, and gives the distribution [V] of the
+        next: the rows of `predict`, without reading again what came before."""
+        prior = make_prior(self.profile, N_SYMBOLS, longest)
+        cloud, tokens, length = self._begin(prior), np.zeros(longest, np.int64), 0
+
+        def read(more: Sequence[int]) -> np.ndarray:
+            nonlocal length
+            begin, length = length, length + len(more)
+            tokens[begin:length] = more
+            probs = np.zeros((length, VOCAB_SIZE))
+            self._read(tokens[:length], begin, cloud, prior, probs)
+            return probs[-1]
+
+        return read
+
+    def _begin(self, prior: Prior) -> Cloud:
+        random = np.array([random_key("bayes", self.seed)], dtype=np.uint64)
+        return begin(make_cloud(self.particles + self.moves + 1, prior), self.particles, prior, random)
+
+    def _read(self, tokens: np.ndarray, begin: int, cloud: Cloud, prior: Prior, probs: np.ndarray, where: str = "") -> None:
+        stuck = _filter(tokens, begin, cloud, prior, SEP, self.moves, probs)
+        if stuck >= 0:
+            raise IcllError(
+                f"token {stuck}{where} cannot occur under the filter's profile: "
+                "give BayesFilter the profile the data was made with"
+            )
 
 
 @predictor("bayes")
@@ -104,32 +128,54 @@ def _bayes(option: str | None, problems: Problems) -> Predictor:
     return BayesFilter(particles, profile=Profile(**problems.origin.profile) if problems.origin.profile else "paper")
 
 
-@kernel
-def _filter(tokens, cloud, prior, separator, moves, random, probs):
-    """One problem: the posterior predictive into probs [L, V]. Returns -1, or the position of a token that cannot occur."""
-    particles = cloud.size - moves - 1
-    seen = np.zeros(prior.symbols + 1, np.bool_)
-    k = 0
-    active = np.arange(cloud.size)  # the first `count` are in use
-    count = 1
-    start(cloud[0], prior)
-    room = max(particles * (prior.n[-1] + 1), cloud.size)
+class Cloud(NamedTuple):
+    """The hypotheses about one problem, and what else is known when it has been read so far."""
+
+    hypotheses: np.ndarray
+    active: np.ndarray  # their places: the first `count` are in use
+    seen: np.ndarray  # symbols, as a mask
+    counts: np.ndarray  # [2]: hypotheses in use, different symbols seen
+    log_evidence: np.ndarray  # [1]
+    random: np.ndarray
+    # room to work in
+    parent: np.ndarray
+    option: np.ndarray
+    rate: np.ndarray
+    weights: np.ndarray
+    spare: np.ndarray
+
+
+def begin(hypotheses: np.ndarray, particles: int, prior: Prior, random: np.ndarray) -> Cloud:
+    size = hypotheses.size
+    start(hypotheses[0], prior)
+    room = max(particles * (prior.n[-1] + 1), size)
     parent, option = np.empty((2, room), np.int64)
     rate, weights = np.empty((2, room))
-    spare = np.empty(cloud.size, np.int64)
-    log_evidence = 0.0
-    for t in range(tokens.size):
+    return Cloud(
+        hypotheses, np.arange(size), np.zeros(prior.symbols + 1, np.bool_), np.array([1, 0]), np.zeros(1), random,
+        parent, option, rate, weights, np.empty(size, np.int64),
+    )  # fmt: skip
+
+
+@kernel
+def _filter(tokens, begin, known, prior, separator, moves, probs):
+    """Read tokens[begin:] of one problem: the posterior predictive into probs [L, V]. Returns -1, or the position of a token
+    that cannot occur."""
+    cloud, active, seen, counts, log_evidence, random, parent, option, rate, weights, spare = known
+    particles = cloud.size - moves - 1
+    count, k = counts
+    for t in range(begin, tokens.size):
         x = tokens[t]
         if x == separator:
             for a in range(count):
                 cloud[active[a]].position = 0
                 cloud[active[a]].waiting = -1
             before = count
-            count = _rejuvenate(cloud, active, count, moves, tokens[: t + 1], separator, prior, log_evidence, random)
+            count = _rejuvenate(cloud, active, count, moves, tokens[: t + 1], separator, prior, log_evidence[0], random)
             if count > before:
                 for a in range(count):
                     weights[a] = cloud[active[a]].weight
-                log_evidence += _thin(weights, count, particles, random)
+                log_evidence[0] += _thin(weights, count, particles, random)
                 for a in range(count):
                     cloud[active[a]].weight = weights[a]
                 count = _gather(cloud, active, count)
@@ -141,12 +187,13 @@ def _filter(tokens, cloud, prior, separator, moves, random, probs):
                 total += weights[q]
             if total <= 0.0:
                 return t
-            log_evidence += _thin(weights, children, particles, random)
+            log_evidence[0] += _thin(weights, children, particles, random)
             count = _advance(cloud, active, count, x, k, seen, prior, parent, option, rate, weights, children, spare)
             if not seen[x]:
                 seen[x] = True
                 k += 1
         _mixture(cloud, active, count, seen, prior, probs[t])
+    counts[:] = count, k
     return -1
 
 
