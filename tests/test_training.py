@@ -16,15 +16,16 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from icll import IcllError, build_model, evaluate, load_run
 from icll.cli import main
 from icll.mixers import ARCHITECTURES
 from icll.model import ModelConfig
 from icll.tasks import collate, make_loader, regbench
-from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, find_runs, from_plain, loop, train
+from icll.training import RECIPES, DataConfig, Recipe, RunConfig, as_plain, change, find_runs, from_plain, loop, train
 from icll.training.checkpoint import load_checkpoint, save_checkpoint
-from icll.training.loop import Trainer
+from icll.training.loop import Machine, Trainer
 from icll.training.optimize import Muon, make_optimizers, orthogonal, rate_at, warmup_steps
 from icll.training.runs import prepare
 from icll.training.source import relabelled
@@ -247,6 +248,29 @@ def test_ctrl_c_keeps_what_was_done(tmp_path, capsys):
 def test_early_stopping(tmp_path):
     config = replace(tiny(), recipe=Recipe("test", rate=1e-12, epochs=50, batch_size=8, patience=2, warmup=0))
     assert train(config, tmp_path / "run")["epochs"] <= 6
+
+
+def test_a_running_mean_of_the_weights_is_kept(tmp_path):
+    config = replace(tiny(), recipe=change(tiny().recipe, average=0.8))
+    trainer = Trainer(config, tmp_path / "run", Machine(threads=1))
+    (tmp_path / "run").mkdir()
+    means = [p.detach().clone() for p in trainer.bare.parameters()]
+
+    def follow(progress, row):
+        if "total" in row:  # after a step
+            decay = min(0.8, progress.step / (9 + progress.step))
+            for mean, p in zip(means, trainer.bare.parameters(), strict=True):
+                mean += (1 - decay) * (p.detach() - mean)
+
+    trainer.fit(follow)
+    kept = load_file(tmp_path / "run" / "model.safetensors")
+    assert trainer.progress.best_epoch == 1  # the last one
+    for (name, p), mean in zip(trainer.bare.named_parameters(), means, strict=True):
+        torch.testing.assert_close(kept[name], mean)
+        assert not torch.equal(p, mean)
+    train(config, tmp_path / "parts", machine=Machine(threads=1), until=1)
+    train(config, tmp_path / "parts", machine=Machine(threads=1))  # from the checkpoint
+    assert (tmp_path / "parts" / "model.safetensors").read_bytes() == (tmp_path / "run" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow

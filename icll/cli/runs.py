@@ -71,6 +71,7 @@ def train_command(
     batch_size: int | None = None,
     clip: float | None = None,
     patience: int | None = None,
+    average: float | None = None,
     seed: RunSeed = 0,
     precision: Precision = "32-true",
     accelerator: Accelerator = "auto",
@@ -129,6 +130,8 @@ def train_command(
         Largest norm of the gradient.
     patience
         Epochs without a better validation loss before it stops.
+    average
+        Score and keep a running mean of the weights with this decay, such as 0.995.
     """
     from ..model import ModelConfig
     from ..reweighting import REWEIGHTING
@@ -146,7 +149,7 @@ def train_command(
         refuse("--task recall", profile=profile)
     chosen = change(
         RECIPES[recipe], optimizer=optimizer, rate=rate, muon_rate=muon_rate, weight_decay=weight_decay, warmup=warmup,
-        epochs=epochs, batch_size=batch_size, clip=clip, patience=patience,
+        epochs=epochs, batch_size=batch_size, clip=clip, patience=patience, average=average,
     )  # fmt: skip
     config = RunConfig(
         ModelConfig(

@@ -84,6 +84,7 @@ class Recipe:
     accumulate: int = field(default=1, metadata={"later": True})  # pieces a batch is computed in: less memory, one step
     # or plateau: half the rate after every 5 epochs without a better validation loss
     schedule: str = field(default="cosine", metadata={"later": True})
+    average: float = field(default=0.0, metadata={"later": True})  # decay of a running mean of the weights, which is kept
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, 1)
@@ -96,6 +97,8 @@ class Recipe:
         for name in ("rate", "muon_rate"):
             if not getattr(self, name) > 0:
                 raise IcllError(f"{name} must be above 0, not {getattr(self, name)}")
+        if not 0 <= self.average < 1:
+            raise IcllError(f"average must be from 0 (none) to below 1, such as 0.995, not {self.average}")
         if self.warmup < 0 or self.weight_decay < 0 or not 0 <= self.floor <= 1:
             raise IcllError("warmup and weight_decay must be 0 or more, floor from 0 to 1")
         object.__setattr__(self, "betas", tuple(self.betas))

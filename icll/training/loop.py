@@ -9,7 +9,8 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ class Trainer:
         self.bare: Model = model
         self.model = self.fabric.setup_module(model)
         self.optimizers: list[Any] = [self.fabric.setup_optimizers(o) for o in make_optimizers(model, config.recipe)]
+        # The running mean of the weights, if the recipe has one: what is scored and kept, while training goes on without it.
+        self.average = [p.detach().clone() for p in model.parameters()] if config.recipe.average else []
         self.progress = Progress()
         self.last_checkpoint = time.monotonic()
 
@@ -158,7 +161,31 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        if self.average:
+            # At the beginning it forgets faster: it would else remember the first weights for long.
+            decay = min(self.config.recipe.average, (1 + self.progress.step) / (10 + self.progress.step))
+            with torch.no_grad():
+                for mean, p in zip(self.average, self.bare.parameters(), strict=True):
+                    mean.lerp_(p, 1 - decay)
         return loss
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The model has its mean weights for as long as it is scored and kept."""
+        if not self.average:
+            yield
+            return
+        own = [p.detach().clone() for p in self.bare.parameters()]
+        self._set(self.average)
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    @torch.no_grad()
+    def _set(self, tensors: list[torch.Tensor]) -> None:
+        for p, tensor in zip(self.bare.parameters(), tensors, strict=True):
+            p.copy_(tensor)
 
     def _not_finite(self, loss: float) -> IcllError:
         bad = [name for name, p in self.bare.named_parameters() if not p.isfinite().all()]
@@ -173,20 +200,21 @@ class Trainer:
         """Score on the validation set, write the metrics down, keep the best weights."""
         progress = self.progress
         row: dict[str, Any] = {}
-        if self.fabric.global_rank == 0 or self.machine.strategy == "fsdp":  # no process has a whole model alone
-            row = {
-                "epoch": progress.epoch + 1, "step": progress.step, "train_loss": progress.loss_sum / progress.loss_tokens,
-                **self.source.validate(self.bare), "rate": self.optimizers[0].param_groups[0]["lr"],
-                "seconds": progress.seconds + time.monotonic() - self.started,
-            }  # fmt: skip
-        row = self.fabric.broadcast(row)
-        progress.rows.append(row)
-        if row["valid_loss"] < progress.best:
-            progress.best, progress.best_epoch = row["valid_loss"], progress.epoch
-            best = weights(self.bare)
-            if self.fabric.global_rank == 0:
-                with replacing(self.folder / "model.safetensors") as (path,):
-                    save_file(best, path)
+        with self._averaged():
+            if self.fabric.global_rank == 0 or self.machine.strategy == "fsdp":  # no process has a whole model alone
+                row = {
+                    "epoch": progress.epoch + 1, "step": progress.step, "train_loss": progress.loss_sum / progress.loss_tokens,
+                    **self.source.validate(self.bare), "rate": self.optimizers[0].param_groups[0]["lr"],
+                    "seconds": progress.seconds + time.monotonic() - self.started,
+                }  # fmt: skip
+            row = self.fabric.broadcast(row)
+            progress.rows.append(row)
+            if row["valid_loss"] < progress.best:
+                progress.best, progress.best_epoch = row["valid_loss"], progress.epoch
+                best = weights(self.bare)
+                if self.fabric.global_rank == 0:
+                    with replacing(self.folder / "model.safetensors") as (path,):
+                        save_file(best, path)
         progress.epoch, progress.batch = progress.epoch + 1, 0
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         if self.fabric.global_rank == 0:
@@ -214,6 +242,7 @@ class Trainer:
         self.started, self.cpu_started, self.last_checkpoint = now, cpu, now
         tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
         tensors["rng"] = torch.get_rng_state()
+        tensors |= {f"average.{i}": gathered(mean) for i, mean in enumerate(self.average)}
         for i, optimizer in enumerate(self.optimizers):
             for number, state in optimizer.state_dict()["state"].items():
                 for name, value in state.items():
@@ -232,6 +261,8 @@ class Trainer:
             warnings.warn(text, stacklevel=2)
         load_weights(self.bare, {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
         torch.set_rng_state(tensors["rng"])
+        for i, mean in enumerate(self.average):
+            mean.copy_(parted(tensors[f"average.{i}"], mean))
         for i, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, torch.Tensor]] = {}
             for key, value in tensors.items():
