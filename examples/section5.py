@@ -137,7 +137,9 @@ def main() -> None:
     found, heads = {}, {}
     for name, path in runs.items():
         with progress_bar(f"probes of {name}") as progress:
-            found[name] = replace(probe_run(path, ProbeConfig(epochs=options.epochs), progress=progress), run=name)
+            # controls of the first run are in the table; those of the others would take twice as long as all else
+            made = probe_run(path, ProbeConfig(epochs=options.epochs), controls=not found, progress=progress)
+            found[name] = replace(made, run=name)
         try:
             heads[name] = score_heads(load_run(path), test[: min(50, len(test))].cut(200))
         except IcllError as error:  # a model without matrices
