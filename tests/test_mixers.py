@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from icll import IcllError, build_model
 from icll.conformance import SUITE, check_mixer
 from icll.mixers import ARCHITECTURES, H3, S4, Hyena, Mixer, Retention, architecture, find_architecture, make_mixer
-from icll.mixers.attention import Attention
 from icll.mixers.state_space import SPECTRA, initial_spectrum, legs
 
 GIVEN = {"d_model": 16, "n_heads": 2, "n_layers": 2, "layer": 1, "max_length": 128, "dropout": 0.0}
@@ -81,21 +80,6 @@ def test_mixing_matrices_have_the_shapes_promised(name, channels):
 
 
 # --- textbook forms, from the equations ---
-
-
-def test_value_dropout_hides_a_position_from_all_that_attend_to_it():
-    torch.manual_seed(0)
-    mixer = Attention(d_model=4, n_heads=1, value_dropout=0.25).double()
-    torch.nn.init.eye_(mixer.out.weight)
-    x = torch.randn(2000, 3, 4, dtype=torch.float64)
-    mixing = mixer.mixing(x)
-    matrix, values = mixing.weights[:, 0], mixing.values[:, 0]
-    hidden = torch.linalg.solve_triangular(matrix, mixer.train()(x), upper=False) / values  # A (m v) = y
-    assert torch.isclose(hidden, hidden[..., :1]).all()  # a position has its values, scaled up, or none
-    shares = hidden[..., 0].round(decimals=6).unique(return_counts=True)
-    torch.testing.assert_close(shares[0], torch.tensor([0.0, 4 / 3], dtype=torch.float64), atol=1e-5, rtol=0)
-    assert 0.22 < shares[1][0] / shares[1].sum() < 0.28
-    torch.testing.assert_close(mixer.eval()(x), matrix @ values)
 
 
 def test_s4_is_its_recurrence_with_matrix_exponentials():

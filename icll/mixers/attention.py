@@ -37,15 +37,13 @@ class Attention(Mixer):
         bias: bool = True,
         inner_ngram_heads: Sequence[int] = (),
         inner_repeat: str = "drop",
-        attention_dropout: float | None = None,  # of single weights; default: as everywhere
-        value_dropout: float = 0.0,  # of a position's values, for all that attend to it: as good, and the fast form stays
+        attention_dropout: float | None = None,  # of the weights alone; default: as everywhere
         form: str | None = None,
     ):
         super().__init__()
         self.choose_form(form)
         self.n_heads, self.width, self.rotary = n_heads, heads_of(d_model, n_heads), rotary
         self.dropout = dropout if attention_dropout is None else attention_dropout
-        self.value_dropout = value_dropout
         if rotary and self.width % 2:
             raise IcllError(f"rotary positions need heads of even width, not {self.width}: change d_model or n_heads")
         self.ngram_orders = tuple(whole("the order n of an n-gram head", n, 1) for n in inner_ngram_heads)
@@ -77,8 +75,6 @@ class Attention(Mixer):
     def forward(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor:
         q, k, v, extra = self._heads(x)
         dropout = self.dropout if self.training else 0.0
-        if self.training and self.value_dropout:
-            v = v * F.dropout(v.new_ones(*v.shape[:3], 1), self.value_dropout)
         if self.form == "fast":
             z = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
         else:
