@@ -150,7 +150,9 @@ def load_run(folder: str | Path) -> Model:
     folder = Path(folder)
     config = read_config(folder)
     if not (folder / WEIGHTS).exists():
-        raise IcllError(f"{folder} has no {WEIGHTS} yet: its first epoch is not over")
+        if read_result(folder) is None:
+            raise IcllError(f"{folder} has no {WEIGHTS} yet: its first epoch is not over")
+        raise IcllError(f"{folder} has results but no {WEIGHTS}: its weights were not kept, train it again from config.yaml")
     model = model_of(config.model)
     try:
         load_weights(model, load_file(folder / WEIGHTS))
