@@ -30,10 +30,10 @@ BATCH = 16_384  # tokens
 
 
 def trainer(model: str, heads: tuple[int, ...], size: str, length: int, tokens: Any, threads: int, folder: Path) -> Trainer:
-    """Pieces of 1,024 tokens, or of one context."""
+    """Pieces as in the preset, or of one context."""
     rows = BATCH // length
     chosen = SIZES[size]
-    recipe = replace(chosen.recipe, batch_size=rows, accumulate=min(rows, BATCH // 1024))
+    recipe = replace(chosen.recipe, batch_size=rows, accumulate=min(rows, chosen.recipe.accumulate))
     shape = text_model(model, chosen, heads, vocab_size=tokens.vocab_size, context=length, separator=tokens.separator)
     config = RunConfig(shape, TextData(tokens.name, tokens.fingerprint, length, 10 * BATCH), recipe)
     return Trainer(config, folder, Machine("cpu", threads=threads))

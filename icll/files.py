@@ -1,13 +1,19 @@
-"""Writing files so that a reader sees the old file or the new one, never a half."""
+"""Writing files so that a reader sees the old file or the new one, never a half; reading what we wrote."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from .errors import IcllError
 
 
 @contextmanager
@@ -43,6 +49,16 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
         for folder in dict.fromkeys(missing):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-        if isinstance(error, OSError) and current is not None:  # name the file that was asked for, not the temporary one
-            raise OSError(error.errno, error.strerror or str(error), str(current)) from error
+        if isinstance(error, (OSError, SafetensorError)) and current is not None:
+            # Name the file that was asked for, not the temporary one. The other is what safetensors makes of a full disk.
+            number = error.errno if isinstance(error, OSError) else errno.EIO
+            raise OSError(number, getattr(error, "strerror", None) or str(error), str(current)) from error
         raise
+
+
+def read_json(path: Path) -> Any:
+    """Of a file that we wrote; a damaged one is named."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise IcllError(f"{path} is damaged ({error}): remove it, and what made it makes it again") from None

@@ -32,18 +32,25 @@ def write_strings(
     A model goes on from its recurrent state, the Bayes filter from its hypotheses; any other predictor is asked again for
     every token.
     """
-    if temperature < 0:
-        raise IcllError(f"temperature must be 0 or more, not {temperature}")
+    _check(lengths, temperature, seed)
     rng = np.random.default_rng(seed)
     following = _following(predictor, prompt, len(prompt) + sum(lengths) + len(lengths))
     for length in lengths:
-        whole("the length of a string", length, 1)
         probs = following(SEP)
         yield SEP
         for _ in range(length):
             token = _choose(probs, temperature, rng)
             yield token
             probs = following(token)
+
+
+def _check(lengths: list[int], temperature: float, seed: int) -> None:
+    whole("the number of strings", len(lengths), 1)
+    for length in lengths:
+        whole("the length of a string", length, 1)
+    if temperature < 0:
+        raise IcllError(f"temperature must be 0 or more, not {temperature}")
+    whole("seed", seed, 0)
 
 
 def _following(predictor: Predictor, prompt: np.ndarray, longest: int) -> Callable[[int], np.ndarray]:
@@ -142,6 +149,7 @@ def score_writing(
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Acceptance:
     """Read each problem, write new strings, and ask its language."""
+    _check([length] * strings, temperature, seed)
     counts = np.zeros((len(problems), 2))
     order = np.argsort(-np.diff(problems.offsets), kind="stable")  # texts of about the same length are written together
     size = TOGETHER if isinstance(predictor, Model) else os.cpu_count() or 1

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .errors import IcllError, unknown, whole
 from .mixers import Architecture, Mixing, NGramBlock, NGramMemory, WholeText, can_step, find_architecture, make_mixer
+from .mixers.base import Stacked
 from .mixers.ngram import Contexts, place_after
 from .ops.cross_entropy import output_loss
 from .ops.ngram import REPEATS
@@ -103,7 +104,7 @@ class FeedForward(nn.Module):
     def __init__(self, kind: str, d_model: int, width: int):
         super().__init__()
         self.gated = kind == "swiglu"
-        self.up = nn.Linear(d_model, 2 * width if self.gated else width, bias=not self.gated)
+        self.up = Stacked(d_model, (width, width) if self.gated else (width,), bias=not self.gated)
         self.out = nn.Linear(width, d_model, bias=not self.gated)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import scipy.stats
 from icll import IcllError, evaluate
 from icll.cli import main
 from icll.conformance import check_mixer
-from icll.experiments import bench, catalogue, claims, reproduce
+from icll.experiments import bench, catalogue, claims, reproduce, settings
 from icll.experiments.board import differences, leaderboard
 from icll.experiments.catalogue import EXPERIMENTS, Experiment, Plan, find
 from icll.experiments.collect import collect, packed_text
@@ -77,7 +77,10 @@ def of_the_paper() -> Known:
         if number.metric == "distance" and number.train == 2500:
             i, j = names.index(number.label), names.index(number.other)
             matrix[i, j] = matrix[j, i] = number.value
-    text = [{"label": n.label, "perplexity": n.value, "parameters": 3.4e8} for n in paper.numbers if n.metric == "perplexity"]
+    text = [
+        {"label": n.label, "perplexity": n.value, "by_seed": {"0": n.value}, "parameters": 3.4e8}
+        for n in paper.numbers if n.metric == "perplexity"
+    ]  # fmt: skip
     return Known(tuple(entries), {"distances-2500": {"names": names, "matrix": matrix.tolist()}, "text": {"rows": text}})
 
 
@@ -105,10 +108,10 @@ def test_without_results_nothing_is_claimed():
 
 @pytest.mark.parametrize(("tvd", "verdict", "better"), [(0.40, REPRODUCED, None), (0.2, DIFFERS, True), (0.6, DIFFERS, False)])
 def test_a_difference_is_named_and_explained(tvd, verdict, better):
-    row = number_row(Number("Table 1(a)", "table", "RetNet", "tvd", 2500, 0.392), Known((entry("RetNet", 2500, tvd, 0.8),)))
+    row = number_row(Number("Figure 3(c)", "figure", "Hyena", "tvd", 2500, 0.392), Known((entry("Hyena", 2500, tvd, 0.8),)))
     assert (row.verdict, row.better) == (verdict, better)
     assert row.difference == pytest.approx(tvd - 0.392)
-    assert "64 x 2, fast, 10 epochs" in row.why and "64 x 4" in row.why
+    assert "64 x 4, fast, 20 epochs" in row.why and "128 x 4" in row.why
 
 
 def test_a_claim_fails_when_results_say_otherwise():
@@ -166,10 +169,23 @@ def test_an_unknown_experiment_is_named():
 
 def test_of_several_settings_the_one_best_on_validation_is_taken():
     good, bad = entry("RetNet", 2500, 0.3, 0.9), entry("RetNet", 2500, 0.2, 0.95)
-    deeper = replace(bad.config, model=replace(bad.config.model, n_layers=4))
+    deeper = replace(bad.config, model=replace(bad.config.model, n_layers=8))
     bad = replace(bad, config=deeper, valid={"log_loss": 9.0})  # better on test, which must not count
     assert Known((good, bad)).runs("RetNet", 2500) == [good]
-    assert Known((good, bad)).runs("RetNet", 2500, layers=4) == [bad]
+
+
+def test_depths_differ_in_nothing_else():
+    made = entry("RetNet", 2500, 0.3, 0.9)
+
+    def other(layers, **recipe):
+        model = replace(made.config.model, n_layers=layers)
+        config = replace(made.config, model=model, recipe=replace(made.config.recipe, **recipe))
+        return replace(made, config=config)
+
+    two, eight, brief = other(2), other(8), other(1, epochs=1)
+    known = Known((two, eight, brief, replace(eight, config=replace(eight.config, seed=1))))
+    assert {k: [e.seed for e in v] for k, v in known.by_depth("RetNet", 2500).items()} == {2: [0], 8: [0, 1]}
+    assert known.by_depth("GLA", 2500) == {}
 
 
 def test_other_data_never_stands_beside_published_numbers():
@@ -222,6 +238,8 @@ def test_runs_on_text_make_a_table_of_their_own():
     found = Known((), {"text": table})
     row = number_row(Number("Table 1(b)", "table", "GLA", "perplexity", None, 15.65), found)
     assert row.verdict == NOT_RUN and "at 5M parameters: 40.99" in row.why
+    chart = EXPERIMENTS["table1b"].chart(found)  # over seed 0 alone, which both have
+    assert chart.notes == ("GLA+NGH_1(1,2,3)+NGH_-2(1,2,3): -5.0% (the paper's: -2.6%), seeds 0.",)
 
 
 # --- statistics ---
@@ -372,7 +390,7 @@ def test_bench_places_a_strangers_mixer_in_the_table(tmp_path, monkeypatch, caps
     (tmp_path / "mean_of_a_stranger.py").write_text(MIXER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "QUICK_TRAIN", 16)
-    monkeypatch.setattr(bench, "QUICK_EPOCHS", 1)
+    monkeypatch.setattr(settings, "DEMO", change(RECIPES["fast"], epochs=1))
     main(["bench", "mean_of_a_stranger:RunningMean", "--quick", "--d-model", "8", "--layers", "1", "--jobs", "2"])
     lines = capsys.readouterr().out.splitlines()
     mine = [line for line in lines if line.startswith("* ")]

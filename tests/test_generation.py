@@ -108,6 +108,8 @@ def test_from_the_command_line(tmp_path, capsys, monkeypatch, small_validation):
     main(["generate", "run", "--prompt", "abcab|abab", "--strings", "3", "--length", "7"])
     lines = capsys.readouterr().out.split()
     assert [len(line) for line in lines] == [7, 7, 7]
+    main(["generate", "run", "--prompt", "abcab|abab", "--strings", "3", "--length", "7", "--json"])
+    assert json.loads(capsys.readouterr().out) == {"prompt": "abcab|abab", "strings": lines}
     main(["generate", "run", "ngram:3", "--score", "--profile", "repo", "--problems", "2", "--length", "5", "--json"])
     scores = json.loads(capsys.readouterr().out)
     assert [s["name"] for s in scores] == ["run", "ngram:3"] and scores[1]["symbols"]["mean"] > 0.2
@@ -116,6 +118,9 @@ def test_from_the_command_line(tmp_path, capsys, monkeypatch, small_validation):
         (["run", "ngram:3", "--prompt", "ab"], "is for --score"),
         (["run", "--prompt", "ab?"], "?"),
         (["nowhere", "--prompt", "ab"], "is not a run"),
+        (["run", "--prompt", "ab", "--seed", "-1"], "seed must be at least 0"),
+        (["run", "--score", "--length", "0"], "the length of a string must be at least 1"),
+        (["run", "--score", "--temperature", "-1"], "temperature must be 0 or more"),
     ):
         with pytest.raises(SystemExit):
             main(["generate", *arguments])

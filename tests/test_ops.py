@@ -33,6 +33,7 @@ from icll.ops import (
     wkv,
     wkv_weights,
 )
+from icll.ops.attention import _BlockedAttention, causal_attention
 from icll.ops.convolution import _quick_length
 from icll.ops.cpu import exp
 
@@ -262,3 +263,26 @@ def test_retention_weights_by_hand():
     v = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)[None, :, None, None]
     out = linear_attend(q, q, v, torch.tensor([math.log(0.5)]))
     torch.testing.assert_close(out.flatten(), torch.tensor([1.0, 10.5, 105.25], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 300])
+def test_blocked_attention(length):
+    inputs = [noise(2, 3, length, 8, seed=i) for i in range(3)]
+    agree(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), _BlockedAttention.apply, inputs)
+
+
+def test_attention_in_bfloat16():
+    """As exact as bfloat16 is, beside torch's own kernel, inside autocast and outside."""
+    exact = [noise(2, 2, 200, 16, seed=i).float() for i in range(3)]
+    reference = F.scaled_dot_product_attention(*exact, is_causal=True)
+    qkv = [t.bfloat16().requires_grad_() for t in exact]
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            ours = causal_attention(*qkv)
+        assert "BlockedAttention" in type(ours.grad_fn).__name__ and ours.dtype == torch.bfloat16
+        torch.testing.assert_close(ours.float(), reference, rtol=0.05, atol=0.02)
+    theirs = F.scaled_dot_product_attention(*qkv, is_causal=True)
+    assert (ours.float() - reference).abs().mean() < 2 * (theirs.float() - reference).abs().mean()
+    gradients = [torch.autograd.grad(y.float().square().sum(), qkv) for y in (ours, theirs)]
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one.float(), two.float(), rtol=0.1, atol=0.05)

@@ -604,6 +604,7 @@ def bad_inputs(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "size": (["--size", "5mm", "--corpus", "short"], "did you mean '5m'"),
         "tokenizer": (["--corpus", "short", "--tokenizer", "nonsense.json"], "nonsense.json is not a tokenizer file"),
         "no tokenizer": (["--corpus", "short", "--tokenizer", "no.json"], "the tokenizer no.json does not exist"),
+        "expression": (["--corpus", "short", "--document-start", "["], "--document-start [ is no regular expression"),
         "vocabulary": (["--corpus", "short", "--tokenizer", "bpe:9"], "must be at least 257, not 9"),
         "vocabulary word": (["--corpus", "short", "--tokenizer", "bpe:x"], "must be a whole number, not 'x'"),
     }
@@ -617,6 +618,17 @@ def test_bad_input(tmp_path, capsys, monkeypatch, small):
         captured = capsys.readouterr()
         assert error.value.code == 2 and message in captured.err and captured.err.count("\n") == 1, (name, captured.err)
         assert not (tmp_path / "runs").exists(), name
+
+
+def test_a_run_on_text_is_not_for_tools_of_problems(tokens, tmp_path, capsys):
+    train(tiny(tokens, epochs=1), tmp_path / "run")
+    for command in ("heads", "attention", "probe"):
+        with pytest.raises(SystemExit) as error:
+            main([command, str(tmp_path / "run")])
+        assert error.value.code == 2 and "was trained on text, this is for runs on problems" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["text", "eval", str(tmp_path / "run"), "--context", "-1"])
+    assert "context must be at least 1, not -1" in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tokens, tmp_path, capsys):

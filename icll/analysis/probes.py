@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import IcllError, whole
-from ..files import replacing
+from ..files import read_json, replacing
 from ..metrics import pooled
 from ..model import Model, evaluating
 from ..ops.ngram_counts import follower_counts
@@ -439,16 +439,17 @@ def probe_run(
 ) -> RunProbes:
     """Probe a run's model and keep the result in its folder, where it is taken from if the same is asked for again."""
     from ..model import model_of
-    from ..training import load_run, read_config
+    from ..training import load_run, problem_data, read_config
 
     config = config or ProbeConfig()
-    model, run = load_run(folder), read_config(folder)
+    run = read_config(folder)
+    own, model = problem_data(run, folder), load_run(folder)
     key = _key(folder, config)
     path = folder / RESULT
-    kept = json.loads(path.read_text()) if path.exists() and not force else {}
+    kept = read_json(path) if path.exists() and not force else {}
     if kept.get("key") == key and (not controls or kept["probes"]["controls"]):
         return RunProbes.from_dict(kept["probes"])
-    data, start = run.data.load(), time.monotonic()
+    data, start = own.load(), time.monotonic()
     jobs: dict[str, tuple[Model, bool]] = {"own": (model, False)}
     if controls:
         jobs |= {"untrained": (model_of(run.model, run.seed).eval(), False), "shuffled": (model, True)}

@@ -39,10 +39,10 @@ def open_run(
     run: Path, data: Path | None, split: Split | None, profile: str | None, seed: int | None
 ) -> tuple[Model, Problems]:  # fmt: skip
     """A run's model, and problems for it: of its own task, profile and seed unless others are asked for."""
-    from ..training import change, load_run, read_config
+    from ..training import change, load_run, problem_data, read_config
 
     allow_local_plugins()
-    own = read_config(run).data
+    own = problem_data(read_config(run), run)
     model = load_run(run)
     if data is None and profile is None and seed is None:
         return model, getattr(change(own, train=1).load(), split or "test")  # valid and test do not depend on train

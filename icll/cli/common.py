@@ -140,6 +140,16 @@ def read_automata(path: Path) -> list[Automaton]:
     return automata
 
 
+def draw_curves(root: Path) -> None:
+    """curves.png in every finished run's folder below `root`, where it is not yet."""
+    from ..report import draw_training, save_figure
+    from ..training import find_runs
+
+    for run in find_runs(root):
+        if run.result is not None and run.rows and not (run.folder / "curves.png").exists():
+            save_figure(draw_training(run.rows), run.folder / "curves.png")
+
+
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 

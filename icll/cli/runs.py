@@ -27,6 +27,7 @@ from .common import (
     Threads,
     allow_local_plugins,
     app,
+    draw_curves,
     interval,
     numbers,
     parse_options,
@@ -165,8 +166,21 @@ def train_command(
 
 
 @app.command
-def resume(run: Path, /, *, threads: int | None = None, logger: str | None = None, json_: JSON = False) -> None:
+def resume(
+    run: Path,
+    /,
+    *,
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    threads: int | None = None,
+    logger: LoggerName = None,
+    json_: JSON = False,
+) -> None:
     """Go on with a run that was interrupted; the weights become those of a run that was not.
+
+    A run of several processes goes on with the same --devices, --nodes and --strategy.
 
     Example: `icll resume runs/retnet-ngh`
 
@@ -175,19 +189,15 @@ def resume(run: Path, /, *, threads: int | None = None, logger: str | None = Non
     run
         The run's folder.
     threads
-        For each process; the same number as before gives the same bits.
-    logger
-        As of `icll train`.
+        For each process; default: as many as before, which gives the same bits.
     """
     from ..training import Machine, read_config
 
     allow_local_plugins()
-    train_and_show(read_config(run), run, Machine(threads=threads), False, logger, json_)
+    train_and_show(read_config(run), run, Machine(accelerator, devices, nodes, strategy, threads), False, logger, json_)
 
 
 def train_and_show(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:
-    from ..report import draw_training, save_figure
-    from ..training import find_runs
     from ..training import train as train_run
     from ..training.watching import make_logger, watching
 
@@ -201,9 +211,7 @@ def train_and_show(config: RunConfig, out: Path, machine: Machine, force: bool, 
         sys.exit(130)
     if not result:  # another process prints
         return
-    (run,) = (r for r in find_runs(out) if r.folder == out)
-    if run.rows and not (out / "curves.png").exists():
-        save_figure(draw_training(run.rows), out / "curves.png")
+    draw_curves(out)
     if json_:
         print_json(result)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import IcllError
-from .common import JSON, ProfileName, allow_local_plugins, app, interval, numbers, print_json, print_table, refuse
+from .common import JSON, ProfileName, allow_local_plugins, app, draw_curves, interval, numbers, print_json, print_table, refuse
 
 if TYPE_CHECKING:
     from ..training import Grid, Outcome, RunConfig
@@ -134,6 +134,7 @@ def sweep(
         sys.exit(130)
     report = _report(found)
     _write(report, folder / "sweep.json")
+    draw_curves(folder)
     if json_:
         print_json(report)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,6 +23,7 @@ from .common import (
     Threads,
     allow_local_plugins,
     app,
+    draw_curves,
     numbers,
     print_json,
     print_table,
@@ -129,10 +131,12 @@ def train(
     length = context or chosen.context
     total = int(tokens or chosen.tokens)
     found = open_tokens(corpus, tokenizer or f"bpe:{chosen.vocab_size}", column, document_start)
+    if warmup_tokens is not None and not 0 <= warmup_tokens < total:
+        raise IcllError(f"--warmup-tokens must be from 0 to below --tokens, {total:,}, not {warmup_tokens:,.0f}")
     recipe = change(
         chosen.recipe, rate=rate, weight_decay=weight_decay, epochs=epochs, accumulate=accumulate,
         batch_size=max(1, round(batch_tokens / length)) if batch_tokens else None,
-        warmup=warmup_tokens / total if warmup_tokens else None,
+        warmup=None if warmup_tokens is None else warmup_tokens / total,
     )  # fmt: skip
     config = RunConfig(
         text_model(
@@ -287,6 +291,7 @@ def table1b_command(
     only: list[str] | None = None,
     seeds: str | None = None,
     tokens: float | None = None,
+    precision: Precision = "32-true",
     root: Path = Path("runs"),
     train: Annotated[bool | None, Parameter(negative="--no-train")] = None,
     threads: int | None = None,
@@ -335,13 +340,19 @@ def table1b_command(
             print_json([m.as_dict() for m in made])
         return
     found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
-    configs = table1b_configs(budget, found, int(tokens) if tokens else None)
+    configs = table1b_configs(budget, found, int(tokens) if tokens else None, precision)
     names = {(row.model, row.heads) for row in rows}
     wanted = numbers("--seeds", seeds)
     for config in configs if train is not False else []:
         if (config.model.model, config.model.ngram_heads) in names and (not wanted or config.seed in wanted):
-            with watching(config) as watch:
-                train_run(config, run_folder(root, config), machine=Machine(threads=threads), watch=watch)
+            try:
+                with watching(config) as watch:
+                    train_run(config, run_folder(root, config), machine=Machine(threads=threads), watch=watch)
+            except KeyboardInterrupt:
+                print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
+                sys.exit(130)
+    if root.is_dir():
+        draw_curves(root)
     entries = table1b(find_runs(root) if root.is_dir() else [], configs)
     if json_:
         said = [{"claim": claim, "holds": holds, "numbers": shown} for claim, holds, shown in claims(entries)]

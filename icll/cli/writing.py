@@ -66,7 +66,11 @@ def generate(
             raise IcllError(f"{others[0]} is for --score: add it, or leave the predictors out")
         if not prompt:
             raise IcllError('give strings of the language: --prompt "abcab|abab", or --score')
-        for token in write_strings(model, encode(prompt), [length] * strings, temperature, seed):
+        tokens = write_strings(model, encode(prompt), [length] * strings, temperature, seed)
+        if json_:
+            print_json({"prompt": prompt, "strings": decode(list(tokens)).split("|")[1:]})
+            return
+        for token in tokens:
             text = decode([token])
             print("\n" if text == "|" else text, end="", flush=True)
         print()

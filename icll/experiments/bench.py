@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ..model import ModelConfig
-from ..training import RECIPES, DataConfig, RunConfig, change
+from ..training import RunConfig, change
 from .board import Place, leaderboard
 from .results import known
+from .settings import run
 
-QUICK_TRAIN, QUICK_EPOCHS = 300, 4
+QUICK_TRAIN = 300
 HEADS: tuple[tuple[int, ...], ...] = ((), (1, 2, 3))
 
 
 def bench_configs(
-    mixer: str, *, quick: bool = False, d_model: int = 64, layers: int = 2, heads: int = 2, seed: int = 0
+    mixer: str,
+    *,
+    quick: bool = False,
+    d_model: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    seed: int = 0,
 ) -> tuple[RunConfig, ...]:
-    recipe = change(RECIPES["fast"], epochs=QUICK_EPOCHS) if quick else RECIPES["fast"]
-    data = DataConfig(profile="repo", train=QUICK_TRAIN if quick else 2500)
-    return tuple(
-        RunConfig(ModelConfig(mixer, d_model, layers, heads, dropout=0.1, ngram_heads=orders), data, recipe, seed)
-        for orders in HEADS
-    )
+    """As all others at the budget cpu, or quickly."""
+    if quick:
+        made = [run(mixer, "demo", QUICK_TRAIN, heads=orders, seed=seed) for orders in HEADS]
+    else:
+        made = [run(mixer, "cpu", heads=orders, seed=seed) for orders in HEADS]
+    return tuple(replace(c, model=change(c.model, d_model=d_model, n_layers=layers, n_heads=heads)) for c in made)
 
 
 def bench_board(configs: Sequence[RunConfig], root: Path) -> list[Place]:

@@ -158,14 +158,16 @@ def _figure6(budget: str) -> Plan:
     return _plan(budget, [c for _, c in runs], analyses=analyses)
 
 
-def text_plan(budget: str, corpus: str, report: Callable[[int, int], object] = lambda done, total: None) -> Plan:
+def text_plan(
+    budget: str, corpus: str, precision: str = "32-true", report: Callable[[int, int], object] = lambda done, total: None
+) -> Plan:  # fmt: skip
     """The runs of Table 1(b), which depend on the corpus: it is made into tokens first."""
     from ..text import open_corpus, tokenise
     from ..text.table1b import find_budget, table1b_configs
 
     vocabulary = find_budget(budget).size.vocab_size
     tokens = tokenise(open_corpus(corpus), f"bpe:{vocabulary}", report=lambda done, total: report(done, total or done))
-    return Plan(tuple(table1b_configs(budget, tokens)))
+    return Plan(tuple(table1b_configs(budget, tokens, precision=precision)))
 
 
 EXPERIMENTS = {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import unknown
-from .figures import N, mean
+from .figures import SMALLEST, N, mean, text_change
 from .paper import Claim
 from .results import LABELS, WIRING, Entry, Known
 from .settings import DEPTHS, MODELS
@@ -145,8 +145,9 @@ def data_efficient(known: Known) -> Answer:
         return _missing("3-gram", "Transformer")
     needed = {}
     for label in ("Transformer", *_other_models()):
-        enough = [n for n in known.sizes(label) if mean(known.runs(label, n)) < level.tvd]
-        if known.sizes(label):
+        sizes = [n for n in known.sizes(label) if n >= SMALLEST]
+        enough = [n for n in sizes if mean(known.runs(label, n)) < level.tvd]
+        if sizes:
             needed[label] = min(enough, default=10**9)
     if len(needed) < 5:
         return _missing("five architectures")
@@ -219,14 +220,14 @@ def contrast(known: Known) -> Answer:
 @test
 def one_layer(known: Known) -> Answer:
     level = known.learner("2-gram")
-    found = {label: mean(runs) for m in MODELS if (runs := known.runs(label := LABELS[m], N, layers=1))}
+    found = {label: mean(runs) for m in MODELS if (runs := known.by_depth(label := LABELS[m], N).get(1))}
     if len(found) < 3 or level is None:
         return _missing("three models of one layer at N = 2,500")
     return Answer(all(v > level.tvd for v in found.values()), f"{_listed(found)}; the 2-gram has {level.tvd:.3f}")
 
 
 def _by_depth(known: Known, label: str, metric: str = "accuracy") -> dict[int, float]:
-    return {k: mean(runs, metric) for k in DEPTHS if (runs := known.runs(label, N, layers=k))}
+    return {k: mean(runs, metric) for k, runs in known.by_depth(label, N).items() if k in DEPTHS}
 
 
 @test
@@ -314,6 +315,19 @@ def probe_best(known: Known, task: str, n: int, train: int) -> Answer:
     if task in ("frequency", "count"):  # errors
         return Answer(min(ours.values()) < min(others.values()), f"relative error: {_listed(found)}")
     return Answer(max(ours.values()) > max(others.values()), f"accuracy: {_listed(found)}")
+
+
+@test
+def probe_existence(known: Known, train: int) -> Answer:
+    """Means over n = 1, 2, 3."""
+    by_order = [_probe(known, "existence", n, train) for n in (1, 2, 3)]
+    found = {k: float(np.mean([v[k] for v in by_order])) for k in by_order[0] if all(k in v for v in by_order)}
+    second, rest = {"RetNet", "Mamba"}, {k for k in found if not k.startswith("Transformer")} - {"RetNet", "Mamba"}
+    if "Transformer" not in found or not second <= set(found) or not rest:
+        return _missing(f"probes of the Transformer, RetNet, Mamba and others trained on {train:,}")
+    best = max(v for k, v in found.items() if k.startswith("Transformer"))
+    holds = best > max(found[k] for k in second) and min(found[k] for k in second) > max(found[k] for k in rest)
+    return Answer(holds, f"accuracy: {_listed(found)}")
 
 
 @test
@@ -448,16 +462,17 @@ def heads_help(known: Known) -> Answer:
 # --- real text ---
 
 
-def _text(known: Known) -> dict[str, float]:
+def _text(known: Known) -> dict[str, dict[str, Any]]:
     table = known.tables.get("text")
-    return {row["label"]: row["perplexity"] for row in table["rows"]} if table else {}
+    return {row["label"]: row for row in table["rows"]} if table else {}
 
 
 def _text_gains(known: Known) -> dict[str, float]:
     """Share of the perplexity that heads of orders 1, 2, 3 take away."""
     text = _text(known)
     suffix = "+NGH_1(1,2,3)+NGH_-2(1,2,3)"
-    return {m: 1 - text[m + suffix] / text[m] for m in ("RetNet", "GLA", "Llama") if m in text and m + suffix in text}
+    both = [m for m in ("RetNet", "GLA", "Llama") if m in text and m + suffix in text]
+    return {m: -change for m in both if (change := text_change(text[m + suffix], text[m])) is not None}
 
 
 @test
@@ -482,7 +497,10 @@ def text_orders(known: Known) -> Answer:
     ones, orders = "GLA+NGH_1(1,1,1)+NGH_-2(1,1,1)", "GLA+NGH_1(1,2,3)+NGH_-2(1,2,3)"
     if not {ones, orders} <= set(text):
         return _missing("table1b")
-    return Answer(text[orders] < text[ones], _listed(text))
+    change = text_change(text[orders], text[ones])
+    if change is None:
+        return _missing("table1b with the same seeds")
+    return Answer(change < 0, _listed({label: row["perplexity"] for label, row in text.items()}))
 
 
 @test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from .settings import MODELS
 from .statistics import rank_correlation
 
 N = 2500
+SMALLEST = 1000  # number of training problems in the published curves
 METRIC_LABELS = {"tvd": "TVD to the language (lower is better)", "accuracy": "accuracy (higher is better)"}
 BASELINES = ("2-gram", "3-gram", "Baum-Welch", "Bayes filter")
 TABLE_1A = tuple(base + heads for base in ("RetNet", "GLA") for heads in ("", "+NGH(1)", "+NGH(1,2)", "+NGH(1,2,3)"))
@@ -81,10 +84,10 @@ def _published(label: str, metric: str, train: int | None) -> float | None:
 
 
 def order(known: Known, train: int = N) -> tuple[list[tuple[str, float, float]], float | None]:
-    """Models and learners that we and the paper have at N: name, our TVD, the paper's, by ours; and the rank correlation."""
-    names = [*(LABELS[m] for m in MODELS), *TABLE_1A[1:], "2-gram", "3-gram"]
+    """Models without heads and learners that we and the paper have at N: name, our TVD, the paper's, by ours; and the rank
+    correlation."""
     rows = []
-    for name in dict.fromkeys(names):
+    for name in [*(LABELS[m] for m in MODELS), "2-gram", "3-gram"]:
         wired = name + WIRING
         entries = known.runs(wired, train) or known.any(name, train)
         number = load_paper().find(name, "tvd", train) or load_paper().find(name, "tvd", None)
@@ -165,9 +168,18 @@ def _published_line(label: str, numbers: Sequence) -> Series:
     return Series(label, tuple(n.value for n in numbers), tuple(float(n.train) for n in numbers), role="paper")
 
 
+def _trained(known: Known, table: dict[str, Any] | None) -> tuple[str, ...]:
+    """The runs that an analysis looked into: as a note."""
+    named = json.loads(table["key"])[1] if table and "key" in table else []
+    found = [(name, entry) for name, hash_ in named if (entry := known.run(hash_)) and entry.config]
+    parts = [f"{name} ({setting_of([e])}; TVD {e.tvd:.3f}, run {e.config.hash[:8]})" for name, e in found if e.config]
+    return (f"Of these runs: {', '.join(parts)}.",) if parts else ()
+
+
 def figure3bc(known: Known) -> Chart:
     labels = [label for label in known.labels() if "+" not in label]
-    sizes = sorted({n for label in labels for n in known.sizes(label)})
+    every = sorted({n for label in labels for n in known.sizes(label)})
+    sizes = [n for n in every if n >= SMALLEST] or every  # runs on fewer problems are brief ones, of a demo or a bench
     paper, panels = load_paper(), []
     for metric, where in (("tvd", "Figure 3(c)"), ("accuracy", "Figure 3(b)")):
         series: list[Series] = []
@@ -189,14 +201,12 @@ def figure3bc(known: Known) -> Chart:
 
 def figure3d(known: Known) -> Chart:
     train = _size(known)
-    depths = sorted({e.config.model.n_layers for e in known.entries if e.config and e.task == "regbench"})
     panels, notes = [], []
     for metric in ("tvd", "accuracy"):
         series = []
         for label in [label for label in known.labels() if "+" not in label]:
-            line = _line(
-                known, label, metric, depths, lambda k, label=label: known.runs(label, train, layers=k)  # type: ignore[misc]
-            )  # fmt: skip
+            by_depth = known.by_depth(label, train)
+            line = _line(known, label, metric, list(by_depth), by_depth.__getitem__)
             if line and len(line.x) > 1:
                 series.append(line)
                 if metric == "tvd":
@@ -207,8 +217,8 @@ def figure3d(known: Known) -> Chart:
             panels.append(Lines("", "layers", METRIC_LABELS[metric], tuple(series)))
     return Chart(
         "figure3d", "Does depth help?",
-        f"Models trained on {train:,} problems with more and more layers. With the authors' wiring of LSTM and Mamba every "
-        "layer reads the embedding, so that only the last one counts.", tuple(panels), tuple(notes),
+        f"Models trained on {train:,} problems with more and more layers, all else the same. With the authors' wiring of LSTM "
+        "and Mamba every layer reads the embedding, so that only the last one counts.", tuple(panels), tuple(notes),
     )  # fmt: skip
 
 
@@ -221,6 +231,16 @@ def table1a(known: Known) -> Chart:
     return Chart(
         "table1a", "Table 1(a): n-gram heads in RetNet and GLA",
         f"Trained on {train:,} problems; heads of the named orders behind the first layer.", panels,
+        _costs(known, labels, train),
+    )  # fmt: skip
+
+
+def _costs(known: Known, labels: Sequence[str], train: int) -> tuple[str, ...]:
+    """Size and operations of each model: as notes."""
+    found = {label: runs[0] for label in labels if (runs := known.runs(label, train))}
+    return tuple(
+        f"{label}: {e.parameters:,} parameters, {e.flops:,.0f} operations per token; {setting_of(known.runs(label, train))}."
+        for label, e in found.items() if e.parameters and e.flops
     )  # fmt: skip
 
 
@@ -234,7 +254,7 @@ def figure4(known: Known) -> Chart:
             Heat(one["name"], names, names, tuple(map(tuple, one["weights"])), "query", "key", show_values=False)
             for one in table["maps"]
         )
-        notes = tuple(table.get("notes", ()))
+        notes = (*table.get("notes", ()), *_trained(known, table))
     return Chart(
         "figure4", "Attention of a Transformer",
         "Rows attend to columns; each token with the automaton's state after it. A head that finds what followed earlier "
@@ -262,7 +282,7 @@ def _probes(known: Known, name: str, table_name: str, title: str) -> Chart:
         if models:
             panels.append(Bars("", label, models, series))
     caption = "What an MLP reads off the hidden states of the best layer (chosen on held-out data)."
-    return Chart(name, title, caption, tuple(panels))
+    return Chart(name, title, caption, tuple(panels), _trained(known, table))
 
 
 def _probe_series(n: int, rows: Sequence[dict[str, Any] | None]) -> Series:
@@ -287,17 +307,32 @@ def figure6(known: Known) -> Chart:
         names = tuple(table["names"])
         panels = (Heat("", names, names, tuple(map(tuple, table["matrix"]))),)
     caption = "Mean TVD between the predictions of every two predictors, over the first 100 positions of each test problem."
-    return Chart("figure6", "How far apart predictors are", caption, panels)
+    return Chart("figure6", "How far apart predictors are", caption, panels, _trained(known, table))
 
 
 def table1b(known: Known) -> Chart:
     table = known.tables.get("text")
     panels: tuple[Panel, ...] = ()
+    notes = []
     if table:
         labels = tuple(row["label"] for row in table["rows"])
         ours = Series("ours", tuple(row["perplexity"] for row in table["rows"]))
         paper = load_paper()
         published = [n.value if (n := paper.find(label, "perplexity")) else None for label in labels]
         panels = (Bars("", "perplexity (lower is better)", labels, (ours, Series("paper", tuple(published), role="paper"))),)
+        rows = {row["label"]: row for row in table["rows"]}
+        for label, row in rows.items():
+            base, _, heads = label.partition("+")
+            change = text_change(row, rows[base]) if heads and base in rows else None
+            theirs = paper.find(label, "perplexity"), paper.find(base, "perplexity")
+            if change is not None:
+                beside = f" (the paper's: {theirs[0].value / theirs[1].value - 1:+.1%})" if theirs[0] and theirs[1] else ""
+                notes.append(f"{label}: {change:+.1%}{beside}, seeds {', '.join(row['by_seed'])}.")
     caption = "Llama, RetNet and GLA on real text, with n-gram heads in place of two layers. The paper's have 340M parameters."
-    return Chart("table1b", "Table 1(b): n-gram heads on real text", caption, panels)
+    return Chart("table1b", "Table 1(b): n-gram heads on real text", caption, panels, tuple(notes))
+
+
+def text_change(row: dict[str, Any], base: dict[str, Any]) -> float | None:
+    """Of the perplexity against another model's, over the seeds that both have."""
+    logs = [math.log(value / base["by_seed"][seed]) for seed, value in row["by_seed"].items() if seed in base["by_seed"]]
+    return math.expm1(sum(logs) / len(logs)) if logs else None

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import IcllError
-from ..files import replacing
+from ..files import read_json, replacing
 from ..model import ModelConfig, model_of
 from ..scoring import default_cache, score
 from ..tasks import regbench
@@ -225,7 +225,7 @@ def analyse(analysis: Analysis, root: Path, progress: Callable[[int, int], objec
 
     path = _analysis_file(root, analysis)
     key = json.dumps([analysis.function, [[n, c.hash] for n, c in analysis.runs], analysis.options], default=list)
-    if path.exists() and json.loads(path.read_text()).get("key") == key:
+    if path.exists() and read_json(path).get("key") == key:
         return
     folders = {name: root / config.name for name, config in analysis.runs}
     table = getattr(analyses, analysis.function)(folders, progress=progress, **dict(analysis.options))

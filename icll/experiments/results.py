@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import IcllError
-from ..files import replacing
+from ..files import read_json, replacing
 from ..metrics import METRICS, Scores
 from ..training import DataConfig, RunConfig, RunSummary, as_plain, find_runs, from_plain, load_run
 from ..training.runs import WEIGHTS
@@ -148,7 +148,7 @@ def _means(scores: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 def entries_of_learners(path: Path, source: str) -> list[Entry]:
     """From a file that `icll score --json` or `icll reproduce` wrote; none if it is another kind of file."""
-    plain = json.loads(path.read_text())
+    plain = read_json(path)
     if not isinstance(plain, dict) or "scores" not in plain or "fingerprint" not in plain:
         return []
     entries = []
@@ -189,7 +189,7 @@ def model_costs(config: RunConfig) -> dict[str, Any]:
 
 def read_details(folder: Path) -> dict[str, Any]:
     path = folder / DETAILS
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def write_details(folder: Path, config: RunConfig) -> None:
@@ -237,18 +237,35 @@ class Known:
                 groups.setdefault((entry.label, entry.task, entry.config.data.train), []).append(entry)
         return groups
 
-    def runs(self, label: str, train: int, task: str = "regbench", layers: int | None = None) -> list[Entry]:
+    def runs(self, label: str, train: int, task: str = "regbench") -> list[Entry]:
         """All seeds of the setting of a model that is best on the validation set, as the paper picked its own."""
-        found = self._runs.get((label, task, train), [])
         settings: dict[str, list[Entry]] = {}
-        for entry in found:
+        for entry in self._runs.get((label, task, train), []):
             assert entry.config is not None
-            if layers is None or entry.config.model.n_layers == layers:
-                settings.setdefault(_without_seed(entry.config), []).append(entry)
+            settings.setdefault(_without_seed(entry.config), []).append(entry)
         if not settings:
             return []
         best = min(settings.values(), key=lambda group: float(np.mean([e.valid["log_loss"] for e in group])))
         return sorted(best, key=lambda e: e.seed or 0)
+
+    def by_depth(self, label: str, train: int, task: str = "regbench") -> dict[int, list[Entry]]:
+        """All seeds of each depth of a model, from the one setting (everything but depth and seed) with most depths; of several
+        the one that is best on the validation set."""
+        settings: dict[str, dict[int, list[Entry]]] = {}
+        for entry in self._runs.get((label, task, train), []):
+            assert entry.config is not None
+            depth = entry.config.model.n_layers
+            same = replace(entry.config, model=replace(entry.config.model, n_layers=1))
+            settings.setdefault(_without_seed(same), {}).setdefault(depth, []).append(entry)
+
+        def quality(depths: dict[int, list[Entry]]) -> tuple[int, float]:
+            return len(depths), -min(e.valid["log_loss"] for group in depths.values() for e in group)
+
+        found = max(settings.values(), key=quality, default={})
+        return {depth: sorted(found[depth], key=lambda e: e.seed or 0) for depth in sorted(found)}
+
+    def run(self, hash_: str) -> Entry | None:
+        return next((e for e in self.entries if e.config is not None and e.config.hash == hash_), None)
 
     def learner(self, label: str) -> Entry | None:
         """The learner's entry with most problems."""
@@ -302,7 +319,7 @@ def read_folder(root: Path) -> Known:
     for path in sorted(root.glob("learners/*.json")):
         entries += entries_of_learners(path, path.relative_to(root).as_posix())
     found = [*sorted(root.glob("analysis/*.json")), *root.glob("ngram_heads/ngram_heads.json")]
-    tables = {path.stem: json.loads(path.read_text()) for path in found}
+    tables = {path.stem: read_json(path) for path in found}
     if text := text_table(runs):
         tables[TEXT] = text
     return Known((), tables) + Known(tuple(entries))
@@ -314,7 +331,8 @@ def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
     for run in runs:
         if on_text(run.config) and run.result is not None:
             model = run.config.model
-            key = json.dumps([as_plain(run.config.data), as_plain(run.config.recipe), model.d_model, model.n_layers])
+            same = [as_plain(run.config.data), as_plain(run.config.recipe), model.d_model, model.n_layers, run.config.precision]
+            key = json.dumps(same)
             settings.setdefault(key, {}).setdefault(label_of(run.config), []).append(run)
     if not settings:
         return {}

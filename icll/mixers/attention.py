@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..errors import IcllError, whole
-from .base import Mixer, Mixing, architecture, heads_of
+from ..ops.attention import causal_attention
+from .base import Mixer, Mixing, Stacked, architecture, heads_of
 from .ngram import Contexts, WholeText
 from .rotary import rotate
 
@@ -49,7 +50,7 @@ class Attention(Mixer):
         self.ngram_orders = tuple(whole("the order n of an n-gram head", n, 1) for n in inner_ngram_heads)
         self.repeat, self.key = inner_repeat, "inner"
         extra = len(self.ngram_orders) * self.width
-        self.qkv = nn.Linear(d_model, 3 * d_model + extra, bias=bias)
+        self.qkv = Stacked(d_model, (d_model, d_model, d_model + extra), bias)
         self.out = nn.Linear(d_model + extra, d_model, bias=bias)
         for linear, std in ((self.qkv, 0.02), (self.out, 0.02 / math.sqrt(2 * n_layers))):
             nn.init.normal_(linear.weight, std=std)
@@ -75,10 +76,7 @@ class Attention(Mixer):
     def forward(self, x: torch.Tensor, contexts: Contexts | None = None) -> torch.Tensor:
         q, k, v, extra = self._heads(x)
         dropout = self.dropout if self.training else 0.0
-        if self.form == "fast":
-            z = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        else:
-            z = F.dropout(self._weights(q, k), dropout) @ v
+        z = causal_attention(q, k, v, dropout) if self.form == "fast" else F.dropout(self._weights(q, k), dropout) @ v
         return self._close(z, extra, contexts)
 
     def _weights(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

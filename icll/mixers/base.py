@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -74,6 +74,14 @@ class Mixer(nn.Module):
         """Zeros like the mixer's parameters."""
         like = next(self.parameters())
         return torch.zeros(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+class Stacked(nn.Linear):
+    """Several maps of the same input in one matrix, which is faster; Muon takes them one by one, as if they were apart."""
+
+    def __init__(self, d_in: int, parts: Sequence[int], bias: bool = True):
+        super().__init__(d_in, sum(parts), bias)
+        self.parts = tuple(parts)
 
 
 def by_steps(module: Any, x: torch.Tensor) -> torch.Tensor:

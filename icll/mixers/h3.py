@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..ops.convolution import long_convolve, short_step, toeplitz
-from .base import Mixer, Mixing, architecture, by_steps
+from .base import Mixer, Mixing, Stacked, architecture, by_steps
 from .state_space import LowRankStateSpace, make_state_space
 
 State = tuple[torch.Tensor, torch.Tensor]
@@ -30,7 +30,7 @@ class H3(Mixer):
     ):
         super().__init__()
         self.choose_form(form)
-        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.qkv = Stacked(d_model, (d_model,) * 3)
         self.shift = nn.Parameter(torch.randn(d_model, states) / math.sqrt(states))
         self.shift_skip = nn.Parameter(torch.randn(d_model))
         self.ssm = make_state_space(d_model, states, spectrum, structure)

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..errors import whole
 from ..ops.convolution import long_convolve, naive_long_convolve, short_convolve, toeplitz
-from .base import Mixer, Mixing, architecture, full_precision
+from .base import Mixer, Mixing, Stacked, architecture, full_precision
 
 WIDTH = 64  # of the filter's network
 FEATURES = 5  # of a position: itself, two cosines and two sines
@@ -48,7 +48,7 @@ class Hyena(Mixer):
         super().__init__()
         self.choose_form(form)
         self.order, self.max_length = whole("order", order, 2), max_length
-        self.maps = nn.Linear(d_model, (order + 1) * d_model)
+        self.maps = Stacked(d_model, (d_model,) * (order + 1))
         self.short = nn.Parameter(torch.empty((order + 1) * d_model, SHORT).uniform_(-1, 1) / math.sqrt(SHORT))
         self.short_bias = nn.Parameter(torch.empty((order + 1) * d_model).uniform_(-1, 1) / math.sqrt(SHORT))
         inner = [layer for _ in range(2) for layer in (nn.Linear(WIDTH, WIDTH), Sine())]

@@ -21,7 +21,7 @@ from ..ops.linear_attention import (
     linear_weights,
     naive_linear_attend,
 )
-from .base import Mixer, Mixing, architecture, heads_of
+from .base import Mixer, Mixing, Stacked, architecture, heads_of
 
 FORMS: dict[str, Callable[..., torch.Tensor]] = {
     "fast": linear_attend,
@@ -39,7 +39,7 @@ class LinearAttention(Mixer):
         super().__init__()
         self.choose_form(form)
         self.n_heads, self.width = n_heads, heads_of(d_model, n_heads)
-        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.qkv = Stacked(d_model, (d_model,) * 3)
         self.out = nn.Linear(d_model, d_model)
         for linear, std in ((self.qkv, 0.02), (self.out, 0.02 / math.sqrt(2 * n_layers))):
             nn.init.normal_(linear.weight, std=std)

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..ops.convolution import short_convolve, short_step
 from ..ops.selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan, selective_step
-from .base import Mixer, Mixing, architecture
+from .base import Mixer, Mixing, Stacked, architecture
 
 FORMS: dict[str, Callable[..., torch.Tensor]] = {
     "fast": selective_scan,
@@ -39,10 +39,10 @@ class Mamba(Mixer):
         super().__init__()
         self.choose_form(form)
         E, self.states, self.rank = expand * d_model, states, rank or -(-d_model // 16)
-        self.maps = nn.Linear(d_model, 2 * E, bias=False)
+        self.maps = Stacked(d_model, (E, E), bias=False)
         self.short = nn.Parameter(torch.empty(E, short).uniform_(-1, 1) / math.sqrt(short))
         self.short_bias = nn.Parameter(torch.empty(E).uniform_(-1, 1) / math.sqrt(short))
-        self.select = nn.Linear(E, self.rank + 2 * states, bias=False)
+        self.select = Stacked(E, (self.rank, states, states), bias=False)
         self.dt = nn.Linear(self.rank, E)
         nn.init.uniform_(self.dt.weight, -(self.rank**-0.5), self.rank**-0.5)
         # Steps between 0.001 and 0.1, evenly in their logarithm; softplus undone.

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import IcllError
 from ..ops.linear_attention import linear_step, linear_weights
-from .base import Mixer, Mixing, architecture, heads_of
+from .base import Mixer, Mixing, Stacked, architecture, heads_of
 from .linear_transformer import FORMS
 from .rotary import rotate
 
@@ -32,7 +32,7 @@ class Retention(Mixer):
         self.n_heads, self.width = n_heads, heads_of(d_model, n_heads)
         if self.width % 2:
             raise IcllError(f"rotary positions need heads of even width, not {self.width}: change d_model or n_heads")
-        self.qk = nn.Linear(d_model, 2 * d_model, bias=False)
+        self.qk = Stacked(d_model, (d_model, d_model), bias=False)
         self.v = nn.Linear(d_model, 2 * d_model, bias=False)
         self.gate = nn.Linear(d_model, 2 * d_model, bias=False)
         self.norm = nn.RMSNorm(2 * self.width, eps=1e-5)

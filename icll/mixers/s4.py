@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from ..ops.convolution import toeplitz
-from .base import Mixer, Mixing, architecture
+from .base import Mixer, Mixing, Stacked, architecture
 from .state_space import LowRankStateSpace, make_state_space
 
 
@@ -28,7 +27,7 @@ class S4(Mixer):
         super().__init__()
         self.choose_form(form)
         self.ssm = make_state_space(d_model, states, spectrum, structure)
-        self.out = nn.Linear(d_model, 2 * d_model)
+        self.out = Stacked(d_model, (d_model, d_model))
 
     def _close(self, u: torch.Tensor) -> torch.Tensor:
         return F.glu(self.out(F.gelu(u)))

@@ -104,7 +104,10 @@ def _folder(path: Path, name: str, column: str | None, document_start: str) -> C
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix.lower() in (*TEXT, *PARQUET))
     if not files:
         raise IcllError(f"{path} has no text: there is no .txt or .parquet file in it")
-    begins = re.compile(document_start) if document_start else None
+    try:
+        begins = re.compile(document_start) if document_start else None
+    except re.error as error:
+        raise IcllError(f"--document-start {document_start} is no regular expression: {error}") from None
     parts, identity = [], []
     for file in files:
         status = file.stat()

@@ -43,7 +43,7 @@ def _small(name: str, rate: float, accumulate: int) -> Recipe:
 
 
 SIZES = {
-    "5m": Size(224, 7, {"llama": 4, "retnet": 4, "gla": 4}, 4096, 512, 20_000_000, _small("text-5m", 2e-3, 16)),
+    "5m": Size(224, 7, {"llama": 4, "retnet": 4, "gla": 4}, 4096, 512, 20_000_000, _small("text-5m", 2e-3, 8)),
     "20m": Size(448, 7, {"llama": 7, "retnet": 7, "gla": 7}, 8192, 512, 100_000_000, _small("text-20m", 1e-3, 16)),
     "340m": Size(1024, 24, {"llama": 16, "retnet": 4, "gla": 4}, 32_000, 2048, 7_000_000_000, APPENDIX_G),
 }

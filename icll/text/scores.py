@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..metrics import pooled
 from ..model import Model, evaluating
 
@@ -102,13 +102,13 @@ def score_text(
     total = len(ids) - 1 if most is None else min(len(ids) - 1, most)
     if total < 1:
         raise IcllError("there is no text to score: it has fewer than two tokens")
-    size = max(1, ROWS // context)
+    size = max(1, ROWS // whole("--context", context, 1))
     losses = []
     with evaluating(model):
         for start in range(0, total, size * context):
             part = torch.from_numpy(ids[start : min(start + size * context, total) + 1].astype(np.int64))
-            whole = (len(part) - 1) // context * context
-            for first, last, length in ((0, whole, context), (whole, len(part) - 1, len(part) - 1 - whole)):
+            full = (len(part) - 1) // context * context
+            for first, last, length in ((0, full, context), (full, len(part) - 1, len(part) - 1 - full)):
                 if last > first:
                     tokens, targets = part[first:last].view(-1, length), part[first + 1 : last + 1]
                     logits = model(tokens.to(model.embedding.weight.device)).flatten(0, 1).float().cpu()

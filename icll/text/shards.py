@@ -107,7 +107,8 @@ def find_tokens(name: str, fingerprint: str) -> Tokens:
     folder = cache_folder() / f"{name}-{fingerprint}"
     if not folder.is_dir():
         raise IcllError(
-            f"the tokens of corpus {name} ({fingerprint}) are not in {cache_folder()}: name the corpus again, with --corpus"
+            f"the tokens of corpus {name} ({fingerprint}) are not in {cache_folder()}: make them again with the command "
+            "that began the run, or with `icll text eval RUN --corpus ...`"
         )
     return Tokens(folder)
 

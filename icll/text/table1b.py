@@ -32,7 +32,7 @@ class Row:
 ROWS = (
     Row("retnet", (), 16.55, key=False),
     Row("retnet", (1, 2, 3), 15.86, key=False),
-    Row("gla", (), 15.65, key=False),
+    Row("gla", (), 15.65),
     Row("gla", (1, 1, 1), 15.54),
     Row("gla", (1, 2, 3), 15.24),
     Row("llama", (), 16.96),
@@ -69,13 +69,16 @@ def row_config(row: Row, size: Size, tokens: Tokens, seed: int = 0, ngram_after:
     return RunConfig(model, TextData(tokens.name, tokens.fingerprint, size.context, size.tokens), size.recipe, seed)
 
 
-def table1b_configs(budget: str, tokens: Tokens, train_tokens: int | None = None) -> list[RunConfig]:
+def table1b_configs(
+    budget: str, tokens: Tokens, train_tokens: int | None = None, precision: str = "32-true"
+) -> list[RunConfig]:
     """All runs of the table: the rows with seed 0 first, then the other seeds of the key rows. `train_tokens`: another number
     of tokens to train on than the budget's."""
     found = find_budget(budget)
     size = replace(found.size, tokens=train_tokens or found.size.tokens)
     return [
-        row_config(row, size, tokens, seed) for seed in range(found.seeds) for row in ROWS if seed == 0 or row.key
+        replace(row_config(row, size, tokens, seed), precision=precision)
+        for seed in range(found.seeds) for row in ROWS if seed == 0 or row.key
     ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from .config import RECIPES, Data, DataConfig, Recipe, RunConfig, as_plain, change, from_plain
 from .grid import GRIDS, SWEEPS, Grid, Sweep, make_sweep
 from .loop import Machine, Progress, Trainer
-from .runs import RunSummary, find_runs, load_run, read_config, read_result, train
+from .runs import RunSummary, find_runs, load_run, problem_data, read_config, read_result, train
 from .search import Asha, Outcome, run_all, search
 from .source import Source
 
@@ -30,6 +30,7 @@ __all__ = [
     "from_plain",
     "load_run",
     "make_sweep",
+    "problem_data",
     "read_config",
     "read_result",
     "run_all",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,20 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, torch.Tensor], n
     return path
 
 
-def load_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[str]] | None:
-    """Tensors and notes of the newest whole checkpoint, and a warning for each damaged one before it; None if there is none."""
-    warnings: list[str] = []
-    for path in _newest_first(folder):
+def load_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """Tensors and notes of the newest whole checkpoint, None if there is none. Damaged ones are passed over with a warning."""
+    candidates = _newest_first(folder)
+    for i, path in enumerate(candidates):
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (the file is no dict)
             if metadata.get("sha256") != _digest(tensors):
                 raise ValueError("its checksum does not agree")
-            return tensors, json.loads(metadata["notes"]), warnings
+            return tensors, json.loads(metadata["notes"])
         except (SafetensorError, OSError, ValueError, KeyError) as error:
-            warnings.append(f"{path.name} is damaged ({error}): using the one before it")
+            instead = "using the one before it" if i + 1 < len(candidates) else "there is no other, so the run begins anew"
+            warnings.warn(f"{path.name} is damaged ({error}): {instead}", stacklevel=2)
     return None
 
 

@@ -97,6 +97,10 @@ class Recipe:
         for name in ("rate", "muon_rate"):
             if not getattr(self, name) > 0:
                 raise IcllError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.clip is not None and not self.clip > 0:
+            raise IcllError(f"clip must be above 0, not {self.clip}")
+        if self.patience is not None:
+            whole("patience", self.patience, 0)
         if not 0 <= self.average < 1:
             raise IcllError(f"average must be from 0 (none) to below 1, such as 0.995, not {self.average}")
         if self.warmup < 0 or self.weight_decay < 0 or not 0 <= self.floor <= 1:

@@ -94,8 +94,8 @@ def make_sweep(
     """A search by name: `icll-grid` or `recall-grid`, which stops at a width of 256 as the paper's did."""
     if name not in SWEEPS:
         raise unknown("sweep", name, SWEEPS)
-    if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
+    if recipe not in GRIDS:
+        raise unknown("recipe", recipe, GRIDS)
     task = SWEEPS[name]
     grid = GRIDS[recipe] if task == "regbench" else replace(GRIDS[recipe], wider=())
     vocabulary = RECALL.size if task == "recall" else VOCAB_SIZE

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import resource
+import signal
 import sys
+import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.loggers import Logger
@@ -24,13 +23,14 @@ from safetensors.torch import save_file
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..files import replacing
 from ..model import Model, model_of
 from ..tasks import Batch
 from .checkpoint import load_checkpoint, save_checkpoint
 from .config import RunConfig
 from .optimize import make_optimizers, rate_at, set_rate, warmup_steps
+from .randomness import random_state, seed_everything, set_random_state
 from .source import Source
 
 CHECKPOINT_SECONDS = 60.0
@@ -45,6 +45,11 @@ class Machine:
     nodes: int = 1
     strategy: str = "auto"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "nodes", "threads"):
+            if getattr(self, name) is not None:
+                whole(f"--{name}", getattr(self, name), 1)
 
     def fabric(self, precision: str, loggers: list[Logger] | None = None) -> Fabric:
         several = self.devices * self.nodes > 1
@@ -82,6 +87,7 @@ class Progress:
     seconds: float = 0.0  # trained, over all sittings
     cpu_seconds: float = 0.0
     sittings: int = 1
+    threads: int | None = None  # of each process; as many again give the same bits
     rows: list[dict[str, Any]] = field(default_factory=list)  # of metrics.jsonl
 
 
@@ -113,6 +119,7 @@ class Trainer:
         self.average = [p.detach().clone() for p in model.parameters()] if config.recipe.average else []
         self.progress = Progress()
         self.last_checkpoint = time.monotonic()
+        self.interrupted = self.stopping = False  # somebody pressed Ctrl-C; all processes know
 
     # --- the loop ---
 
@@ -120,7 +127,7 @@ class Trainer:
         """Train from where the run stands to its end, or to the end of epoch `until`."""
         recipe, progress = self.config.recipe, self.progress
         self.started, self.cpu_started = time.monotonic(), time.process_time()
-        try:
+        with self._finishing_steps():
             while progress.epoch < min(recipe.epochs, until or recipe.epochs) and not self._stalled():
                 self.model.train()
                 share = self.fabric.global_rank, self.fabric.world_size
@@ -133,14 +140,33 @@ class Trainer:
                     progress.loss_sum += loss * tokens
                     progress.loss_tokens += tokens
                     watch(progress, {"loss": loss, "total": self.total, "tokens": tokens, "padded": batch.tokens.numel()})
-                    if time.monotonic() - self.last_checkpoint > CHECKPOINT_SECONDS:
+                    if self.stopping or time.monotonic() - self.last_checkpoint > CHECKPOINT_SECONDS:
                         self.checkpoint()
+                    if self.stopping:
+                        raise KeyboardInterrupt
                 self._end_epoch(watch)
                 self.checkpoint()
-        except KeyboardInterrupt:
-            self.checkpoint()
-            raise
+        if self.interrupted:  # since the last step
+            raise KeyboardInterrupt
         return progress
+
+    @contextmanager
+    def _finishing_steps(self) -> Iterator[None]:
+        """Ctrl-C waits for the end of the step: half a step cannot be kept. Pressed again, it does not wait, and nothing is
+        kept but the last checkpoint."""
+        if threading.current_thread() is not threading.main_thread():  # signals are not ours there
+            yield
+            return
+
+        def wait(number: int, frame: Any) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        before = signal.signal(signal.SIGINT, wait)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _step(self, batch: Batch, tokens: int) -> float:
         """One step on this process's share of a batch of `tokens` targets; returns the loss of the whole batch."""
@@ -152,12 +178,13 @@ class Trainer:
                 # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
                 self.fabric.backward(part * self.fabric.world_size / tokens)
                 total = total + part.detach()
-        whole: Any = self.fabric.all_reduce(total, reduce_op="sum")
-        loss = float(whole) / tokens
-        if not math.isfinite(loss):
-            raise self._not_finite(loss)
-        if self.config.recipe.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.bare.parameters(), self.config.recipe.clip)
+        sums: Any = self.fabric.all_reduce(torch.stack([total, total.new_tensor(float(self.interrupted))]), reduce_op="sum")
+        loss, self.stopping = float(sums[0]) / tokens, bool(sums[1])
+        clip = math.inf if self.config.recipe.clip is None else self.config.recipe.clip
+        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.bare.parameters(), clip)))
+        for what, value in (("loss", loss), ("norm of the gradient", norm)):
+            if not math.isfinite(value):
+                raise self._not_finite(what, value)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -187,12 +214,12 @@ class Trainer:
         for p, tensor in zip(self.bare.parameters(), tensors, strict=True):
             p.copy_(tensor)
 
-    def _not_finite(self, loss: float) -> IcllError:
+    def _not_finite(self, what: str, value: float) -> IcllError:
         bad = [name for name, p in self.bare.named_parameters() if not p.isfinite().all()]
         gradients = [name for name, p in self.bare.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
         cause = f"weights of {bad[0]}" if bad else f"gradients of {gradients[0]}" if gradients else "the outputs alone"
         return IcllError(
-            f"the loss is {loss} at step {self.progress.step} (seen in {cause}): lower --rate or set --clip; the last good "
+            f"the {what} is {value} at step {self.progress.step} (seen in {cause}): lower --rate or set --clip; the last good "
             f"checkpoint is in {self.folder / 'last'}"
         )
 
@@ -208,6 +235,8 @@ class Trainer:
                     "seconds": progress.seconds + time.monotonic() - self.started,
                 }  # fmt: skip
             row = self.fabric.broadcast(row)
+            if not math.isfinite(row["valid_loss"]):
+                raise self._not_finite("validation loss", row["valid_loss"])
             progress.rows.append(row)
             if row["valid_loss"] < progress.best:
                 progress.best, progress.best_epoch = row["valid_loss"], progress.epoch
@@ -239,9 +268,10 @@ class Trainer:
         now, cpu = time.monotonic(), time.process_time()
         progress.seconds += now - self.started
         progress.cpu_seconds += cpu - self.cpu_started
+        progress.threads = torch.get_num_threads()
         self.started, self.cpu_started, self.last_checkpoint = now, cpu, now
         tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
-        tensors["rng"] = torch.get_rng_state()
+        tensors |= {f"random.{name}": state for name, state in self._random_states().items()}
         tensors |= {f"average.{i}": gathered(mean) for i, mean in enumerate(self.average)}
         for i, optimizer in enumerate(self.optimizers):
             for number, state in optimizer.state_dict()["state"].items():
@@ -256,11 +286,11 @@ class Trainer:
         found = load_checkpoint(self.folder / "last")
         if found is None:
             return False
-        tensors, notes, damaged = found
-        for text in damaged:
-            warnings.warn(text, stacklevel=2)
+        tensors, notes = found
         load_weights(self.bare, {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-        torch.set_rng_state(tensors["rng"])
+        rank = min(self.fabric.global_rank, len(tensors["random.torch"]) - 1)  # there may be more processes now
+        mine = {k.removeprefix("random."): v[rank].clone() for k, v in tensors.items() if k.startswith("random.")}
+        set_random_state(mine, self.fabric.device)
         for i, mean in enumerate(self.average):
             mean.copy_(parted(tensors[f"average.{i}"], mean))
         for i, optimizer in enumerate(self.optimizers):
@@ -277,7 +307,17 @@ class Trainer:
             optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.progress = Progress(**notes)
         self.progress.sittings += 1
+        if self.progress.threads and not self.machine.threads:
+            torch.set_num_threads(self.progress.threads)
         return True
+
+    def _random_states(self) -> dict[str, torch.Tensor]:
+        """Of every process: each draws for its own share of the batches."""
+        states = random_state(self.fabric.device)
+        if self.fabric.world_size == 1:
+            return {name: state[None] for name, state in states.items()}
+        everyone: Any = self.fabric.all_gather({name: state.to(self.fabric.device) for name, state in states.items()})
+        return everyone
 
 
 def cut(batch: Batch, pieces: int) -> list[Batch]:
@@ -309,12 +349,6 @@ def load_weights(model: Model, tensors: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():
             mine[name].copy_(parted(tensor, mine[name]))
-
-
-def seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  (for a stranger's mixer; ours do not use it)
-    torch.manual_seed(seed)
 
 
 def peak_memory_mb() -> float:

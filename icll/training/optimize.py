@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+from ..mixers.base import Stacked
 from ..model import Block, Model
 from .config import Recipe
 
@@ -26,13 +28,16 @@ def make_optimizers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]
         for name, p in block.mixer.named_parameters()
         if name in getattr(block.mixer, "slow_parameters", ())
     }
-    linear = {id(m.weight) for block in model.blocks for m in block.modules() if isinstance(m, nn.Linear)}
-    groups: dict[str, list[nn.Parameter]] = {"muon": [], "decayed": [], "plain": [], "slow": []}
+    linear = {id(m.weight): m for block in model.blocks for m in block.modules() if isinstance(m, nn.Linear)}
+    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "slow": []}
+    matrices: dict[tuple[int, ...], list[nn.Parameter]] = {}  # for Muon, by the rows of the maps they hold
     for parameter in model.parameters():
         if id(parameter) in slow:
             groups["slow"].append(parameter)
         elif recipe.optimizer == "muon" and id(parameter) in linear:
-            groups["muon"].append(parameter)
+            module = linear[id(parameter)]
+            parts = module.parts if isinstance(module, Stacked) else (module.out_features,)
+            matrices.setdefault(parts, []).append(parameter)
         else:
             groups["decayed" if parameter.dim() >= 2 else "plain"].append(parameter)
     adam = [
@@ -42,9 +47,10 @@ def make_optimizers(model: Model, recipe: Recipe) -> list[torch.optim.Optimizer]
     ]
     on_cpu = next(model.parameters()).device.type in ("cpu", "cuda")
     adamw = torch.optim.AdamW([g for g in adam if g["params"]], lr=recipe.rate, betas=recipe.betas, fused=on_cpu)
-    if not groups["muon"]:
+    if not matrices:
         return [adamw]
-    return [adamw, Muon(groups["muon"], recipe.muon_rate, recipe.weight_decay)]
+    muon = [{"params": parameters, "parts": parts} for parts, parameters in matrices.items()]
+    return [adamw, Muon(muon, recipe.muon_rate, recipe.weight_decay)]
 
 
 class Muon(torch.optim.Optimizer):
@@ -52,10 +58,15 @@ class Muon(torch.optim.Optimizer):
 
     torch's does so in bfloat16, which on processors without it takes most of a training step; here it has the precision of the
     weights, and bfloat16 on a GPU alone. The rate is for a matrix of any shape the same, in units of what AdamW would do.
+
+    `parts` of a group are the rows of the maps that its matrices hold one above the other. Each is made orthogonal by itself:
+    together, queries and keys, whose gradients are small until a head forms, would hardly move beside the values.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], rate: float, weight_decay: float, momentum: float = 0.95):
-        super().__init__(parameters, {"lr": rate, "weight_decay": weight_decay, "momentum": momentum})
+    def __init__(
+        self, parameters: list[dict[str, Any]] | list[nn.Parameter], rate: float, weight_decay: float, momentum: float = 0.95
+    ):
+        super().__init__(parameters, {"lr": rate, "weight_decay": weight_decay, "momentum": momentum, "parts": None})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -67,9 +78,11 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(p)
                 buffer = state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(buffer, group["momentum"]))
+                update = p.grad.lerp(buffer, group["momentum"])
+                parts = update.split(group["parts"] or len(update))
+                update = torch.cat([orthogonal(part) * (0.2 * math.sqrt(max(part.shape))) for part in parts])
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(p.shape)))
+                p.add_(update, alpha=-group["lr"])
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
@@ -85,7 +98,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def warmup_steps(recipe: Recipe, total: int) -> int:
-    """A share of all steps, or a number of them, which is capped at half of the run."""
+    """A share of all steps, or a number of them; one that is more than half of the run is capped at a tenth."""
     if recipe.warmup < 1:
         return round(recipe.warmup * total)
     if recipe.warmup > total // 2:

@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 import icll
 
 from ..errors import IcllError
-from ..files import replacing
+from ..files import read_json, replacing
 from ..model import Model, model_of
-from .config import RunConfig, as_plain, from_plain
+from .config import DataConfig, RunConfig, as_plain, from_plain
 from .loop import Machine, Trainer, Watch, load_weights, peak_memory_mb, weights
 
 CONFIG, RESULT, WEIGHTS, METRICS = "config.yaml", "result.json", "model.safetensors", "metrics.jsonl"
@@ -78,7 +78,8 @@ def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:
 def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
     """Write the config down; with `force`, clear what was trained before."""
     if force:
-        for path in (folder / RESULT, folder / WEIGHTS, folder / METRICS, *(folder / "last").glob("step-*")):
+        made = [RESULT, WEIGHTS, METRICS, "details.json", "curves.png"]
+        for path in (*(folder / name for name in made), *(folder / "last").glob("step-*")):
             path.unlink(missing_ok=True)
     with replacing(folder / CONFIG) as (path,):
         path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False))
@@ -140,9 +141,25 @@ def read_config(folder: Path) -> RunConfig:
     return from_plain(RunConfig, plain)
 
 
+def problem_data(config: RunConfig, folder: Path) -> DataConfig:
+    """The data of a run that was trained on problems, for what is of use with them alone."""
+    if not isinstance(config.data, DataConfig):
+        raise IcllError(f"{folder} was trained on text, this is for runs on problems: there are `icll text eval` and generate")
+    return config.data
+
+
 def read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Of metrics.jsonl, one for each epoch."""
+    path = folder / METRICS
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    except ValueError as error:
+        raise IcllError(f"{path} is damaged ({error}): `icll train --force` with its config trains it anew") from None
 
 
 def load_run(folder: str | Path) -> Model:
@@ -185,11 +202,9 @@ def find_runs(root: Path) -> list[RunSummary]:
     found = []
     for path in sorted(root.rglob(CONFIG)):
         try:
-            config = read_config(path.parent)
+            config, rows, result = read_config(path.parent), read_rows(path.parent), read_result(path.parent)
         except IcllError as error:
             warnings.warn(f"{path.parent} is left out: {error}", stacklevel=2)
             continue
-        metrics = path.parent / METRICS
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-        found.append(RunSummary(path.parent, config, rows, read_result(path.parent)))
+        found.append(RunSummary(path.parent, config, rows, result))
     return found

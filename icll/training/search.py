@@ -119,7 +119,7 @@ def run_all(
     Finished runs are taken as they are, unfinished ones go on. A trial that fails or whose process is killed is tried again;
     after `tries` of them its error is in its outcome, and the others go on.
     """
-    workers = Workers(engine, jobs, address, tries)
+    workers = Workers(engine, jobs, address, whole("--tries", tries, 1))
     trials = [_Trial(config, root / config.name) for config in configs]
     for trial in trials:
         check_folder(trial.config, trial.folder)

@@ -43,11 +43,31 @@ function showTip(event, text) {
 }
 const hideTip = () => { tip.hidden = true; };
 const tipped = (node, text) => {
-  node.addEventListener("pointermove", (event) => showTip(event, text));
-  node.addEventListener("pointerleave", hideTip);
+  for (const kind of ["pointermove", "click"]) node.addEventListener(kind, (event) => showTip(event, text)); // a tap is a click
+  node.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hideTip(); });
   node.dataset.tip = text;
   return node;
 };
+document.addEventListener("pointerdown", (event) => { if (!event.target.closest("[data-tip]")) hideTip(); });
+// A picture that the keyboard can read: arrows go from mark to mark, and the tip, which is announced, tells each.
+function readable(picture) {
+  let at = -1;
+  picture.setAttribute("tabindex", 0);
+  picture.addEventListener("keydown", (event) => {
+    const marks = [...picture.querySelectorAll("[data-tip]")], move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape") hideTip();
+    if (!move || !marks.length || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    at = at < 0 && move < 0 ? marks.length - 1 : (at + move + marks.length) % marks.length;
+    const box = marks[at].getBoundingClientRect();
+    showTip({ clientX: box.right, clientY: box.top + box.height / 2 }, marks[at].dataset.tip);
+    picture.querySelectorAll(".current").forEach((node) => node.classList.remove("current"));
+    marks[at].classList.add("current");
+  });
+  picture.addEventListener("blur", () => { hideTip(); picture.querySelectorAll(".current").forEach((node) => node.classList.remove("current")); });
+  return picture;
+}
 
 // --- explorer ---
 const ex = data.explorer;
@@ -101,8 +121,9 @@ function drawAutomaton(a, lit, taken) {
   }
   for (const e of a.arrows) root.append(svg("text", { class: "symbol halo", x: e.label[0], y: e.label[1] + 0.07, "text-anchor": "middle", style: "font-size:0.22px" }, e.symbols));
   a.places.forEach(([x, y], s) => {
-    root.append(svg("circle", { class: s === lit ? "state lit" : "state", cx: x, cy: y, r: 0.22, "data-state": s }),
-      svg("text", { x, y: y + 0.075, "text-anchor": "middle", style: "font-size:0.22px" }, String(s)));
+    const leaves = a.arrows.filter((e) => e.from === s).map((e) => `${e.symbols} to ${e.to}`).join("\n");
+    root.append(tipped(svg("circle", { class: s === lit ? "state lit" : "state", cx: x, cy: y, r: 0.22, "data-state": s }), `state ${s}\n${leaves}`),
+      svg("text", { x, y: y + 0.075, "text-anchor": "middle", style: "font-size:0.22px;pointer-events:none" }, String(s)));
   });
   return root;
 }
@@ -260,7 +281,7 @@ function zoomable(holder, whole, draw) {
     const made = draw(view, Math.max(280, holder.clientWidth || 420));
     plot = made.plot;
     if (picture) picture.replaceWith(made.picture); else holder.append(made.picture);
-    picture = made.picture;
+    picture = readable(made.picture);
     picture.addEventListener("pointerdown", begin);
     picture.addEventListener("dblclick", reset);
   };
@@ -273,37 +294,37 @@ function zoomable(holder, whole, draw) {
     });
     redraw();
   };
-  const place = (event) => {
-    const box = picture.getBoundingClientRect(), ratio = picture.viewBox.baseVal.width / box.width;
-    return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
-  };
-  const clamp = (x, i) => Math.max(plot[i], Math.min(x, plot[i] + plot[i + 2]));
+  const place = (event) => { const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(picture.getScreenCTM().inverse()); return [p.x, p.y]; };
+  const pixel = () => 1 / picture.getScreenCTM().a; // in the picture's units
+  const between = (to, i) => [from[i], to[i]].map((x) => Math.max(plot[i], Math.min(x, plot[i] + plot[i + 2]))).sort((a, b) => a - b);
   function begin(event) {
-    if (event.button !== 0) return;
+    if (event.button !== 0 || event.pointerType === "touch") return; // a finger scrolls; it has the buttons
     from = place(event);
     const move = (e) => {
       const to = place(e);
-      if (Math.hypot(to[0] - from[0], to[1] - from[1]) < 6) return;
+      if (Math.hypot(to[0] - from[0], to[1] - from[1]) < 6 * pixel()) return;
       hideTip();
-      if (!band) { band = svg("rect", { fill: colour(0), "fill-opacity": 0.15, stroke: colour(0) }); picture.append(band); }
-      const [x0, x1] = [clamp(from[0], 0), clamp(to[0], 0)].sort((a, b) => a - b), [y0, y1] = [clamp(from[1], 1), clamp(to[1], 1)].sort((a, b) => a - b);
+      if (!band) { band = svg("rect", { fill: colour(0), "fill-opacity": 0.15, stroke: colour(0), "vector-effect": "non-scaling-stroke" }); picture.append(band); }
+      const [x0, x1] = between(to, 0), [y0, y1] = between(to, 1);
       band.setAttribute("x", x0); band.setAttribute("width", x1 - x0); band.setAttribute("y", y0); band.setAttribute("height", y1 - y0);
     };
     const end = (e) => {
       removeEventListener("pointermove", move);
       removeEventListener("pointerup", end);
+      removeEventListener("pointercancel", end);
       if (!band) return;
       band.remove();
       band = null;
-      const to = place(e);
-      const [x0, x1] = [clamp(from[0], 0), clamp(to[0], 0)].sort((a, b) => a - b), [y0, y1] = [clamp(from[1], 1), clamp(to[1], 1)].sort((a, b) => a - b);
+      if (e.type === "pointercancel") return;
+      const to = place(e), [x0, x1] = between(to, 0), [y0, y1] = between(to, 1);
       const at = (x, [a, b]) => a + ((x - plot[0]) / plot[2]) * (b - a), down = (y, [a, b]) => b - ((y - plot[1]) / plot[3]) * (b - a);
-      if (x1 - x0 > 8) view[0] = [at(x0, view[0]), at(x1, view[0])];
-      if (y1 - y0 > 8) view[1] = [down(y1, view[1]), down(y0, view[1])];
+      if (x1 - x0 > 8 * pixel()) view[0] = [at(x0, view[0]), at(x1, view[0])];
+      if (y1 - y0 > 8 * pixel()) view[1] = [down(y1, view[1]), down(y0, view[1])];
       redraw();
     };
     addEventListener("pointermove", move);
     addEventListener("pointerup", end);
+    addEventListener("pointercancel", end);
   }
   for (const [text, label, act] of [["+", "Enlarge", () => scale(0.6)], ["−", "Shrink", () => scale(1 / 0.6)], ["all", "Show all", reset]]) tools.append(html("button", { type: "button", "aria-label": label, onclick: act }, text));
   holder.append(tools);
@@ -324,7 +345,7 @@ function linesPanel(panel, hidden) {
     const X = (x) => plot[0] + ((to(x) - view[0][0]) / (view[0][1] - view[0][0])) * plot[2];
     const Y = (y) => plot[1] + plot[3] - ((y - view[1][0]) / (view[1][1] - view[1][0])) * plot[3];
     const clip = `clip${drawings++}`;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": panel.y_label }, svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: plot[0], y: plot[1] - 6, width: plot[2] + 6, height: plot[3] + 12 }))));
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.y_label }, svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: plot[0], y: plot[1] - 6, width: plot[2] + 6, height: plot[3] + 12 }))));
     root.append(svg("text", { x: 0, y: 15, style: "font-weight:600" }, panel.y_label));
     for (const y of ticks(...view[1])) root.append(svg("line", { class: "axis", x1: plot[0], x2: plot[0] + plot[2], y1: Y(y), y2: Y(y) }), svg("text", { class: "soft", x: left - 6, y: Y(y) + 4, "text-anchor": "end" }, plain(y)));
     let last = -1e9;
@@ -354,7 +375,7 @@ function linesPanel(panel, hidden) {
       group.append(svg("path", { d: `M${points.map(([x, y]) => `${X(x)} ${Y(y)}`).join("L")}`, fill: "none", stroke, "stroke-width": paper ? 1.2 : 2, "stroke-dasharray": paper ? "5 4" : wired ? "8 3 2 3" : null }));
       for (const [x, y, i] of points) {
         const text = `${s.name}${paper ? " (the paper's)" : ""}\n${panel.x_label} ${plain(x)}: ${number(y)}${s.low.length ? ` [${number(s.low[i])}, ${number(s.high[i])}]` : ""}${s.notes[i] ? `\n${s.notes[i]}` : ""}`;
-        group.append(tipped(svg("path", { d: MARKS[s.look[1]](X(x), Y(y), 4.2), fill: paper ? "var(--paper)" : stroke, stroke, "stroke-width": 1.2, tabindex: null }), text));
+        group.append(tipped(svg("path", { d: MARKS[s.look[1]](X(x), Y(y), 4.2), fill: paper ? "var(--paper)" : stroke, stroke, "stroke-width": 1.2 }), text));
       }
       inside.append(group);
     }
@@ -371,7 +392,7 @@ function barsPanel(panel, hidden) {
     const bar = 13, gap = 9, each = Math.max(1, series.length) * bar + gap, height = upper + rows.length * each + 30;
     const plot = [left, upper, width - left - right, rows.length * each];
     const X = (x) => plot[0] + ((x - view[0][0]) / (view[0][1] - view[0][0])) * plot[2];
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": panel.x_label });
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.x_label });
     root.append(svg("text", { x: 0, y: 15, style: "font-weight:600" }, panel.x_label));
     for (const x of ticks(...view[0], 4)) root.append(svg("line", { class: "axis", x1: X(x), x2: X(x), y1: upper, y2: height - 22 }), svg("text", { class: "soft", x: X(x), y: height - 8, "text-anchor": "middle" }, plain(x)));
     rows.forEach(([name, i], row) => {
@@ -400,10 +421,11 @@ function heatPanel(panel, hidden) {
     const cut = (list, [a, b]) => list.slice(Math.floor(a * list.length + 1e-6), Math.max(Math.floor(a * list.length + 1e-6) + 1, Math.ceil(b * list.length - 1e-6)));
     columns = cut(columns, view[0]);
     rows = cut(rows, [1 - view[1][1], 1 - view[1][0]]);
+    if (!rows.length || !columns.length) return { picture: svg("svg", { viewBox: `0 0 ${width} 30`, role: "group", "aria-label": panel.title || "matrix" }), plot: [0, 0, width, 30] };
     const longest = Math.max(...rows.map(([name]) => name.length), ...columns.map(([name]) => name.length));
     const left = Math.min(7.4 * longest + 8, width * 0.34), upper = 30, cell = Math.min(54, (width - left - 6) / columns.length), deep = Math.min(7.4 * longest + 8, 120);
     const height = upper + cell * rows.length + deep, plot = [left, upper, cell * columns.length, cell * rows.length];
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": panel.title || "matrix" });
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.title || "matrix" });
     root.append(svg("text", { x: 0, y: 15, style: "font-weight:600" }, panel.title));
     const size = Math.max(6, Math.min(12, cell * 0.75));
     rows.forEach(([name, i], r) => {
@@ -421,7 +443,17 @@ function heatPanel(panel, hidden) {
   }];
 }
 
-const KINDS = { lines: linesPanel, bars: barsPanel, heat: heatPanel };
+function languagePanel(panel) { // y counts upwards in a view, downwards in a picture
+  const [x, y, width, height] = panel.automaton.box;
+  return [[[x, x + width], [-y - height, -y]], (view) => {
+    const picture = drawAutomaton(panel.automaton), plot = [view[0][0], -view[1][1], view[0][1] - view[0][0], view[1][1] - view[1][0]];
+    picture.setAttribute("viewBox", plot.join(" "));
+    picture.setAttribute("role", "group");
+    return { picture, plot };
+  }];
+}
+
+const KINDS = { lines: linesPanel, bars: barsPanel, heat: heatPanel, language: languagePanel };
 function drawChart(chart) {
   const hidden = new Set(), panels = html("div", { class: chart.panels.length > 3 && chart.panels[0].kind === "heat" ? "panels maps" : "panels" }), chips = html("div", { class: "chips", role: "group", "aria-label": "What is shown" });
   const box = html("article", { class: "chart", id: chart.name }, html("h3", {}, chart.title), html("p", { class: "small" }, chart.caption), chips, panels, ...chart.notes.map((note) => html("p", { class: "small" }, note)));
@@ -431,28 +463,28 @@ function drawChart(chart) {
   panels.append(...holders); // all of them first: each is drawn as wide as it will be
   chart.panels.forEach((panel, i) => {
     const holder = holders[i];
-    if (panel.kind === "language") {
-      holder.classList.add("language");
-      const show = () => holder.replaceChildren(html("p", { class: "small" }, panel.title), drawAutomaton(panel.automaton), html("pre", {}, panel.text));
-      show();
-      redraws.push(show);
-      return;
-    }
+    if (panel.kind === "language") { holder.classList.add("language"); holder.append(html("p", { class: "small" }, panel.title)); }
     const [whole, draw] = KINDS[panel.kind](panel, hidden);
     drawn.push(zoomable(holder, whole, draw));
+    if (panel.kind === "language") holder.append(html("pre", {}, panel.text));
   });
-  const again = () => { hideTip(); drawn.forEach((one) => one.redraw()); };
+  const again = () => {
+    hideTip();
+    holders.forEach((holder, i) => { holder.hidden = chart.panels[i].kind === "heat" && hidden.has(chart.panels[i].title); }); // maps go as a whole
+    drawn.forEach((one, i) => { if (!holders[i].hidden) one.redraw(); });
+  };
   redraws.push(again);
   const entries = new Map();
   for (const panel of chart.panels) {
     if (panel.kind === "lines") for (const s of panel.series) { entries.set(s.name, s.x.length ? s.look : null); if (s.role === "paper") entries.set("the paper's", null); }
     if (panel.kind === "bars") { panel.series.forEach((s, i) => { if (s.y.some((y) => y !== null)) entries.set(s.name, s.role === "paper" ? null : [i, -1]); }); panel.categories.forEach((name) => entries.set(name, null)); }
-    if (panel.kind === "heat" && panel.show_values) panel.rows.forEach((name) => entries.set(name, null));
+    if (panel.kind === "heat") (panel.show_values ? panel.rows : [panel.title]).forEach((name) => entries.set(name, null));
   }
   for (const [name, look] of entries) {
     const swatch = look === null ? null : svg("svg", { class: "swatch", viewBox: "0 0 22 12", "data-colour": look[0] }, look[1] < 0 ? svg("rect", { x: 5, width: 12, height: 12, rx: 3 }) : svg("path", { d: `M0 5.2H22V6.8H0z${MARKS[look[1]](11, 6, 4.2)}` }));
     chips.append(toggle(name, swatch, (on) => { if (on) hidden.delete(name); else hidden.add(name); again(); }));
   }
+  chips.hidden = !entries.size;
   const paint = () => chips.querySelectorAll(".swatch").forEach((node) => { node.style.fill = colour(Number(node.dataset.colour)); });
   paint();
   redraws.push(paint);
@@ -467,21 +499,24 @@ function drawBoard() {
     ["parameters", (r) => r.parameters, (r) => (r.parameters === null ? "" : r.parameters.toLocaleString("en"))],
     ["FLOPs/token", (r) => r.flops, (r) => (r.flops === null ? "" : short(r.flops))],
     ["state bytes", (r) => r.state_bytes, (r) => (r.state_bytes === null ? "" : short(r.state_bytes))],
-    ["trained in", (r) => r.seconds, (r) => (r.seconds === null ? "" : r.seconds < 5400 ? `${Math.round(r.seconds / 60)} min` : `${(r.seconds / 3600).toFixed(1)} h`)],
+    ["trained in", (r) => r.seconds, (r) => (r.seconds === null ? "" : r.seconds < 90 ? `${Math.round(r.seconds)} s` : r.seconds < 5400 ? `${Math.round(r.seconds / 60)} min` : `${(r.seconds / 3600).toFixed(1)} h`)],
     ["setting", (r) => r.setting, null],
   ];
   let by = 1, sign = 1;
   const sizes = Object.keys(data.boards);
   sizes.forEach((n) => $("size").append(html("option", { value: n }, Number(n).toLocaleString("en"))));
   $("size").value = "2500";
+  const heads = columns.map(([title, , text], i) => html("th", { class: text ? "number" : "" }, html("button", { type: "button", onclick: () => { sign = i === by ? -sign : 1; by = i; show(); } }, title)));
+  const body = html("tbody");
+  $("board").append(html("thead", {}, html("tr", {}, ...heads)), body);
   const show = () => {
     const rows = [...data.boards[$("size").value]].sort((a, b) => {
       const [x, y] = [columns[by][1](a), columns[by][1](b)];
       if (x === null || y === null) return (x === null) - (y === null);
       return sign * (typeof x === "string" ? x.localeCompare(y) : x - y);
     });
-    const head = html("tr", {}, ...columns.map(([title, , text], i) => html("th", { class: text ? "number" : "", "aria-sort": i === by ? (sign > 0 ? "ascending" : "descending") : null }, html("button", { type: "button", onclick: () => { sign = i === by ? -sign : 1; by = i; show(); } }, title))));
-    $("board").replaceChildren(html("thead", {}, head), html("tbody", {}, ...rows.map((r) => html("tr", { "data-label": r.label }, ...columns.map(([, value, text]) => html("td", { class: text ? "number" : "" }, text ? text(r) : value(r)))))));
+    heads.forEach((head, i) => head.setAttribute("aria-sort", i === by ? (sign > 0 ? "ascending" : "descending") : "none"));
+    body.replaceChildren(...rows.map((r) => html("tr", { "data-label": r.label }, ...columns.map(([, value, text]) => html("td", { class: text ? "number" : "" }, text ? text(r) : value(r))))));
   };
   $("size").addEventListener("change", show);
   show();
