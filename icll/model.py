@@ -53,6 +53,7 @@ class ModelConfig:
     # "later" settings came after the first runs: at their default they are not written down, so that older hashes stay.
     norm: str | None = field(default=None, metadata={"later": True})  # layer or rms; default: the architecture's
     feed_forward: str | None = field(default=None, metadata={"later": True})  # gelu or swiglu; default: the architecture's
+    embedding_std: float = field(default=0.02, metadata={"later": True})  # of the first embeddings and positions
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "n_heads", "vocab_size", "max_length"):
@@ -74,6 +75,8 @@ class ModelConfig:
             raise IcllError(f"dropout must be from 0 to below 1, not {self.dropout}")
         if self.init not in INITS:
             raise unknown("init", self.init, INITS)
+        if not self.embedding_std > 0:
+            raise IcllError(f"embedding_std must be above 0, not {self.embedding_std}")
         if self.norm not in (None, *NORMS):
             raise unknown("norm", str(self.norm), NORMS)
         if self.feed_forward not in (None, *FEED_FORWARDS):
@@ -202,21 +205,26 @@ class Model(nn.Module):
             self.output.weight = self.embedding.weight
 
     def _initialise(self) -> None:
-        """N(0, 0.02), maps back into the residual stream smaller by the number of them; learned positions begin as waves of
-        that size. The mixers are left as they made themselves, unless the authors' wrapper is asked for, which went over
-        everything, positions too."""
+        """N(0, 0.02), maps back into the residual stream smaller by the number of them; embeddings N(0, embedding_std), and
+        learned positions begin as waves of that size. The mixers are left as they made themselves, unless the authors' wrapper
+        is asked for, which went over everything, positions too."""
         mixers = {id(m) for block in self.blocks if isinstance(block, Block) for m in block.mixer.modules()}
         overwrite = self.config.init == "authors"
         for name, module in self.named_modules():
             if not isinstance(module, nn.Linear | nn.Embedding) or (id(module) in mixers and not overwrite):
                 continue
             into_stream = name.endswith((".mixer.out", ".feed_forward.out"))
-            nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.config.n_layers) if into_stream else 0.02)
+            std = self.config.embedding_std if isinstance(module, nn.Embedding) else 0.02
+            nn.init.normal_(module.weight, std=std / math.sqrt(2 * self.config.n_layers) if into_stream else std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         if self.positions is not None and not overwrite:
             with torch.no_grad():
-                self.positions.weight.copy_(0.02 * math.sqrt(2) * waves(*self.positions.weight.shape))
+                size = self.config.embedding_std * math.sqrt(2)
+                self.positions.weight.copy_(size * waves(*self.positions.weight.shape))
+        if self.config.tie and isinstance(self.final_norm, tuple(NORMS.values())):  # first logits of size 1 at most
+            size = self.config.embedding_std * math.sqrt(self.config.d_model)
+            nn.init.constant_(self.final_norm.weight, min(1.0, 1 / size))
 
     def forward(
         self,
@@ -375,6 +383,7 @@ def build_model(
     ngram_mlp: bool = False,
     norm: str | None = None,
     feed_forward: str | None = None,
+    embedding_std: float = 0.02,
     seed: int | None = None,
     **options: Any,
 ) -> Model:
@@ -387,6 +396,7 @@ def build_model(
     config = ModelConfig(
         name, d_model, n_layers, n_heads, vocab_size, max_length, dropout, ff_width, tie, init, authors_bug,
         ngram_heads, ngram_after, ngram_mode, ngram_repeat, ngram_reset, ngram_mlp, options, norm, feed_forward,  # type: ignore[arg-type]
+        embedding_std,
     )  # fmt: skip
     return model_of(config, seed)
 

@@ -136,11 +136,21 @@ def test_lstm_layers_are_stacked_plainly():
 def test_initialisations():
     native, authors = (build_model("gla", d_model=64, n_layers=4, init=init, seed=0) for init in ("native", "authors"))
     assert abs(native.blocks[0].mixer.q.weight.std().item() - 0.02) > 0.005  # its own
-    assert abs(float(authors.blocks[0].mixer.q.weight.std()) - 0.02) < 0.002
+    assert abs(authors.blocks[0].mixer.q.weight.std().item() - 0.02) < 0.002
     for model in (native, authors):
         assert abs(float(model.embedding.weight.std()) - 0.02) < 0.002
         assert abs(float(model.blocks[0].feed_forward.out.weight.std()) - 0.02 / math.sqrt(8)) < 0.001
     assert abs(float(authors.blocks[0].mixer.out.weight.std()) - 0.02 / math.sqrt(8)) < 0.001
+
+
+def test_large_embeddings():
+    model = build_model("transformer", d_model=64, embedding_std=1.0, seed=0)
+    assert abs(model.embedding.weight.std().item() - 1) < 0.05
+    assert abs(model.positions.weight.std().item() - 1) < 0.3  # waves, of which the longest hardly turn
+    assert 0.5 < model(tokens()).std().item() < 1.5  # the final norm makes up for it
+    assert build_model("transformer", d_model=64).final_norm.weight.eq(1).all()
+    with pytest.raises(IcllError, match="embedding_std must be above 0"):
+        build_model("transformer", embedding_std=0.0)
 
 
 def test_tying():

@@ -55,6 +55,7 @@ def train_command(
     ngram_heads: Orders = None,
     ngram_after: str | None = None,
     init: str = "native",
+    embedding_std: float = 0.02,
     authors_bug: bool = False,
     option: MixerOptions = None,
     task: TaskName = None,
@@ -108,6 +109,8 @@ def train_command(
         Behind how many layers the n-gram heads stand, such as 1 or 1,-2; default: 1.
     init
         `native` (a mixer's own) or `authors`.
+    embedding_std
+        Of the first embeddings; attention finds earlier tokens sooner from large ones, such as 1 (see docs/training.md).
     authors_bug
         The published wiring of lstm and mamba.
     train
@@ -158,6 +161,7 @@ def train_command(
             RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
             authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
             ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
+            embedding_std=embedding_std,
         ),
         DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
     )  # fmt: skip
