@@ -222,9 +222,6 @@ class Model(nn.Module):
             with torch.no_grad():
                 size = self.config.embedding_std * math.sqrt(2)
                 self.positions.weight.copy_(size * waves(*self.positions.weight.shape))
-        if self.config.tie and isinstance(self.final_norm, tuple(NORMS.values())):  # first logits of size 1 at most
-            size = self.config.embedding_std * math.sqrt(self.config.d_model)
-            nn.init.constant_(self.final_norm.weight, min(1.0, 1 / size))
 
     def forward(
         self,

@@ -147,8 +147,6 @@ def test_large_embeddings():
     model = build_model("transformer", d_model=64, embedding_std=1.0, seed=0)
     assert abs(model.embedding.weight.std().item() - 1) < 0.05
     assert abs(model.positions.weight.std().item() - 1) < 0.3  # waves, of which the longest hardly turn
-    assert 0.5 < model(tokens()).std().item() < 1.5  # the final norm makes up for it
-    assert build_model("transformer", d_model=64).final_norm.weight.eq(1).all()
     with pytest.raises(IcllError, match="embedding_std must be above 0"):
         build_model("transformer", embedding_std=0.0)
 
