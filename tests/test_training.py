@@ -142,6 +142,23 @@ def test_checkpoints_are_whole_or_not_used(tmp_path):
         assert load_checkpoint(tmp_path) is None
 
 
+def test_first_steps_read_beginnings(monkeypatch):
+    monkeypatch.setattr("icll.training.source.SHORT", 30)
+    source = DataConfig("regbench", "repo", train=40).source(Recipe("test", epochs=4, batch_size=8, short=0.3), seed=0)
+    whole = DataConfig("regbench", "repo", train=40).source(Recipe("test", epochs=4, batch_size=8), seed=0)
+    short = []
+    for epoch in range(4):
+        for (one, count), (other, full) in zip(source.batches(epoch, 0, 0, 1), whole.batches(epoch, 0, 0, 1), strict=True):
+            end = one.tokens.shape[1]
+            short.append(end == 30)
+            assert torch.equal(one.tokens, other.tokens[:, :end]) and torch.equal(one.targets, other.targets[:, :end])
+            assert count == int((one.targets >= 0).sum()) <= full == int((other.targets >= 0).sum())
+            assert one.lengths.max() == end
+    assert short == [True] * 6 + [False] * 14  # 0.3 of 4 epochs of 5 batches
+    with pytest.raises(IcllError, match="short must be a share"):
+        Recipe("test", short=1.5)
+
+
 def test_a_full_disk_is_named_and_nothing_lost(tmp_path, monkeypatch, capsys):
     config = tiny()
     train(config, tmp_path / "run", until=1)

@@ -74,6 +74,7 @@ def train_command(
     clip: float | None = None,
     patience: int | None = None,
     average: float | None = None,
+    short: float | None = None,
     seed: RunSeed = 0,
     precision: Precision = "32-true",
     accelerator: Accelerator = "auto",
@@ -136,6 +137,8 @@ def train_command(
         Epochs without a better validation loss before it stops.
     average
         Score and keep a running mean of the weights with this decay, such as 0.995.
+    short
+        A share of the steps, the first ones, that read only the first 128 tokens of each problem.
     """
     from ..model import ModelConfig
     from ..reweighting import REWEIGHTING
@@ -153,7 +156,7 @@ def train_command(
         refuse("--task recall", profile=profile)
     chosen = change(
         RECIPES[recipe], optimizer=optimizer, rate=rate, muon_rate=muon_rate, weight_decay=weight_decay, warmup=warmup,
-        epochs=epochs, batch_size=batch_size, clip=clip, patience=patience, average=average,
+        epochs=epochs, batch_size=batch_size, clip=clip, patience=patience, average=average, short=short,
     )  # fmt: skip
     config = RunConfig(
         ModelConfig(

@@ -24,6 +24,7 @@ from ..training import RunConfig, read_result
 from ..training.optimize import make_optimizers
 from ..training.runs import METRICS
 from ..training.search import Outcome, run_all
+from ..training.source import SHORT
 from .catalogue import Analysis, Plan
 from .results import LENGTH, TEXT, Known, by_problem, on_text, packed, read_folder, write_details
 
@@ -110,7 +111,9 @@ def estimate(
 def _problems(config: RunConfig) -> float:
     """How many problems, or as much text, a run reads."""
     data: Any = config.data
-    return data.tokens / LENGTH if on_text(config) else data.train * config.recipe.epochs
+    if on_text(config):
+        return data.tokens / LENGTH
+    return data.train * config.recipe.epochs * (1 - config.recipe.short * (1 - SHORT / LENGTH))
 
 
 def _parameters(config: ModelConfig) -> int:

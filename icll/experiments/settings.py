@@ -6,6 +6,8 @@ widths and depths that the authors' search picked.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..model import ModelConfig
 from ..tokens import RECALL, VOCAB_SIZE
 from ..training import RECIPES, DataConfig, Recipe, RunConfig, change
@@ -23,6 +25,9 @@ CPU = RECIPES["fast"]  # enough where n-gram heads are wired in
 # Without them a model sits on a plateau, TVD 0.60, until it has found something like them by itself: that takes more steps,
 # larger ones, more layers, and a mean of the weights, since it memorises meanwhile.
 LONG = change(RECIPES["fast"], rate=5e-3, muon_rate=5e-3, epochs=20, average=0.997)
+# Recall is found from large embeddings and on the beginnings of problems: from small ones, or on whole problems alone, models
+# stay at the frequencies of values for thousands of steps.
+RECALL_CPU = change(RECIPES["fast"], rate=1e-3, muon_rate=1e-2, epochs=16, short=0.75)
 # Layers and heads as the authors' search had them at N = 2,500, where they are not those of RetNet.
 RETNET_SIZE = (64, 4, 1)
 SIZES = {"transformer": (64, 8, 2), "h3": (64, 2, 2), "s4": (64, 2, 2), "lstm": (64, 2, 2)}
@@ -45,14 +50,16 @@ def size_of(model: str, budget: str, train: int, heads: tuple[int, ...] = ()) ->
     return (64, 2, 2) if budget == "demo" or heads else SIZES.get(model, RETNET_SIZE)
 
 
-def recipe_of(model: str, budget: str, train: int = 2500, heads: tuple[int, ...] = ()) -> Recipe:
+def recipe_of(
+    model: str, budget: str, train: int = 2500, heads: tuple[int, ...] = (), task: str = "regbench"
+) -> Recipe:  # fmt: skip
     if model.startswith("lnw"):
         return RECIPES["lnw"]
     if budget == "paper":
         return RECIPES["authors"]
     if budget == "demo":
         return DEMO
-    recipe = CPU if heads else LONG
+    recipe = RECALL_CPU if task == "recall" else CPU if heads else LONG
     epochs = max(1, round(recipe.epochs * 2500 / train))  # as many steps at each size
     patience = 10 if train < 2500 else None  # few problems are memorised long before the end
     return change(recipe, epochs=epochs, patience=patience)
@@ -71,13 +78,16 @@ def run(
 ) -> RunConfig:
     """The run of a model at a budget. Data that stands beside published numbers is of the profile `repo`."""
     width, depth, n_heads = size_of(model, budget, train, heads)
-    if task == "recall":
-        width = min(width, 256)  # as far as the paper searched there
-    return RunConfig(
-        ModelConfig(
-            model, width, layers or depth, n_heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1,
-            ngram_heads=heads, authors_bug=authors_bug,
-            options=TRANSFORMER_OPTIONS if model == "transformer" and budget != "paper" else {},
-        ),
-        DataConfig(task, "paper" if task == "recall" else "repo", train), recipe_of(model, budget, train, heads), seed,
+    made = ModelConfig(
+        model, width, layers or depth, n_heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1,
+        ngram_heads=heads, authors_bug=authors_bug,
+        options=TRANSFORMER_OPTIONS if model == "transformer" and budget != "paper" else {},
     )  # fmt: skip
+    if task == "recall":
+        made = (
+            change(made, d_model=min(width, 256))
+            if budget == "paper"
+            else replace(made, d_model=64, n_layers=2, n_heads=1, dropout=0.0, embedding_std=1.0)
+        )
+    data = DataConfig(task, "paper" if task == "recall" else "repo", train)
+    return RunConfig(made, data, recipe_of(model, budget, train, heads, task), seed)

@@ -57,6 +57,8 @@ class TextSource:
     def __init__(self, data: TextData, tokens: Tokens, recipe: Recipe, seed: int):
         self.data, self.tokens, self.seed, self.rows = data, tokens, seed, recipe.batch_size
         self.ids = tokens.ids("train")
+        if recipe.short:
+            raise IcllError("short is for problems, whose beginnings are problems too: give text a shorter --context")
         if len(self.ids) < 2 * data.context:
             raise IcllError(
                 f"the training text of {tokens.name} has {len(self.ids):,} tokens, too few for contexts of {data.context}: "

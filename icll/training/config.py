@@ -61,7 +61,7 @@ class DataConfig:
         return f"n{self.train}"
 
     def source(self, recipe: Recipe, seed: int) -> Source:
-        return ProblemSource(self.load(), recipe.batch_size, seed, self.relabel)
+        return ProblemSource(self.load(), recipe.batch_size, seed, self.relabel, recipe.short * recipe.epochs)
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Recipe:
     # or plateau: half the rate after every 5 epochs without a better validation loss
     schedule: str = field(default="cosine", metadata={"later": True})
     average: float = field(default=0.0, metadata={"later": True})  # decay of a running mean of the weights, which is kept
+    # share of the steps, the first ones, that read only the beginning of each problem (source.SHORT tokens)
+    short: float = field(default=0.0, metadata={"later": True})
 
     def __post_init__(self) -> None:
         whole("epochs", self.epochs, 1)
@@ -103,6 +105,8 @@ class Recipe:
             whole("patience", self.patience, 0)
         if not 0 <= self.average < 1:
             raise IcllError(f"average must be from 0 (none) to below 1, such as 0.995, not {self.average}")
+        if not 0 <= self.short <= 1:
+            raise IcllError(f"short must be a share of the steps, from 0 to 1, not {self.short}")
         if self.warmup < 0 or self.weight_decay < 0 or not 0 <= self.floor <= 1:
             raise IcllError("warmup and weight_decay must be 0 or more, floor from 0 to 1")
         object.__setattr__(self, "betas", tuple(self.betas))

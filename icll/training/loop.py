@@ -257,8 +257,10 @@ class Trainer:
         return self.progress.epoch >= self.config.recipe.epochs or self._stalled()
 
     def _stalled(self) -> bool:
-        patience, progress = self.config.recipe.patience, self.progress
-        return patience is not None and progress.best_epoch >= 0 and progress.epoch - 1 - progress.best_epoch >= patience
+        recipe, progress = self.config.recipe, self.progress
+        # While only beginnings are read, whole problems may be predicted worse and worse: it waits from there on.
+        since = max(progress.best_epoch, math.ceil(recipe.short * recipe.epochs) - 1)
+        return recipe.patience is not None and progress.best_epoch >= 0 and progress.epoch - 1 - since >= recipe.patience
 
     # --- checkpoints ---
 

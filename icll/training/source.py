@@ -14,6 +14,8 @@ from ..predictors import evaluate
 from ..tasks import Batch, LengthBuckets, Splits, collate
 from ..tokens import N_SYMBOLS
 
+SHORT = 128  # tokens that are read of a problem in the first epochs, if the recipe says so
+
 
 class Source(Protocol):
     """What a run is trained on and scored by."""
@@ -40,10 +42,11 @@ class Source(Protocol):
 
 
 class ProblemSource:
-    """Problems of similar length together, in an order that depends on seed and epoch alone."""
+    """Problems of similar length together, in an order that depends on seed and epoch alone. In the first epochs, `short` of
+    them (or a part of one), only the beginnings of problems are read."""
 
-    def __init__(self, splits: Splits, batch_size: int, seed: int, relabel: bool = False):
-        self.splits, self.seed, self.relabel = splits, seed, relabel
+    def __init__(self, splits: Splits, batch_size: int, seed: int, relabel: bool = False, short: float = 0.0):
+        self.splits, self.seed, self.relabel, self.short = splits, seed, relabel, short
         self.buckets = LengthBuckets(np.diff(splits.train.offsets), batch_size, seed=seed)
         self.vocab_size = splits.train.vocab_size
         self.fingerprints = {name: getattr(splits, name).fingerprint for name in ("train", "valid", "test")}
@@ -58,13 +61,14 @@ class ProblemSource:
             if number < skip:
                 continue
             problems = self.splits.train[np.asarray(indices)]
-            tokens = int(problems.trained.sum())
+            end = SHORT if epoch + number / len(self) < self.short else None
+            tokens = int(problems.trained[:, :end].sum())
             if world > 1:
                 mine = np.arange(rank, len(indices), world)
                 problems = problems[mine] if len(mine) else problems[:0]
             if not len(problems):
                 raise IcllError(f"a batch of {len(indices)} problems cannot be shared by {world} processes: lower --devices")
-            batch = collate(problems)
+            batch = beginning(collate(problems), end)
             yield relabelled(batch, [self.seed, epoch, number, rank]) if self.relabel else batch, tokens
 
     def validate(self, model: Model) -> dict[str, float]:
@@ -76,6 +80,12 @@ class ProblemSource:
 
     def score(self, model: Model, name: str) -> dict[str, dict[str, Any]]:
         return {part: evaluate(model, getattr(self.splits, part), name=name).as_dict() for part in ("valid", "test")}
+
+
+def beginning(batch: Batch, end: int | None) -> Batch:
+    """The first tokens of every problem."""
+    tokens, targets, scored = (part[:, :end].contiguous() for part in batch[:3])
+    return Batch(tokens, targets, scored, batch.lengths.clamp(max=tokens.shape[1]))
 
 
 def relabelled(batch: Batch, seed: list[int]) -> Batch:
