@@ -11,7 +11,11 @@ import datasets
 import pytest
 
 from icll.cli import main
+from icll.cli.scores import _labels
+from icll.model import ModelConfig
 from icll.tasks import load
+from icll.training import RECIPES, DataConfig, RunConfig
+from icll.training.runs import prepare
 
 
 def run(capsys, *arguments: str) -> str:
@@ -224,3 +228,12 @@ def test_check(tmp_path, capsys, monkeypatch):
             main(arguments)
         captured = capsys.readouterr().err
         assert error.value.code == 2 and message in captured and captured.count("\n") == 1
+
+
+def test_a_legend_names_models_and_folders_only_where_it_must(tmp_path):
+    for name, seed in (("a", 0), ("b", 1), ("c", 2)):
+        heads = (1, 2) if name == "a" else ()
+        config = RunConfig(ModelConfig("retnet", 8, 1, 1, ngram_heads=heads), DataConfig(train=8), RECIPES["fast"], seed)
+        prepare(config, tmp_path / name)
+    runs = [str(tmp_path / name) for name in "abc"]
+    assert _labels(["ngram:3", *runs]) == ["3-gram", "RetNet+NGH(1,2)", *runs[1:]]

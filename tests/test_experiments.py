@@ -39,7 +39,7 @@ from icll.experiments.statistics import over_seeds, paired_means, rank_correlati
 from icll.learners import NGram
 from icll.metrics import METRICS
 from icll.model import ModelConfig
-from icll.training import RECIPES, DataConfig, RunConfig, RunSummary, change, train
+from icll.training import RECIPES, DataConfig, RunConfig, RunSummary, change, load_run, read_config, train
 
 ROOT = Path(__file__).parent.parent
 NAMES = {label: model for model, label in LABELS.items()}
@@ -208,6 +208,16 @@ def test_labels():
 def test_the_packed_results_are_those_of_the_results_folder():
     """After a change in results/: python -m icll.experiments.collect"""
     assert (ROOT / "icll/experiments/results.json").read_text() == packed_text(ROOT / "results")
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(p.parent for p in ROOT.glob("results/training/*/model.safetensors")), ids=lambda p: p.name
+)
+def test_kept_weights_give_the_scores_that_stand_beside_them(folder):
+    details = json.loads((folder / "details.json").read_text())["by_problem"]
+    again = by_problem(evaluate(load_run(folder), read_config(folder).data.load().test[:5]))
+    for metric in ("tvd", "cross_entropy"):
+        assert again[metric] == pytest.approx(details[metric][:5], abs=1e-3)
 
 
 def test_packing_keeps_what_is_known():

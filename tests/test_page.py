@@ -23,6 +23,7 @@ from icll.metrics import METRICS, tvd
 from icll.model import ModelConfig, model_of
 from icll.report import draw_chart
 from icll.report.automaton import plan_automaton
+from icll.report.charts import look_of
 from icll.report.explorer import SCALE, best_models, drawing, explorer_data
 from icll.report.page import page_text
 from icll.tasks import regbench
@@ -104,18 +105,22 @@ def test_icll_report_writes_page_figures_and_table(tmp_path, monkeypatch, capsys
     assert kinds == {".png", ".pdf"} and Path("report/index.html").stat().st_size < MOST_BYTES
 
 
-def test_the_explorer_has_the_runs_that_fit_ones_own_first(tmp_path):
-    recipe, data = change(RECIPES["fast"], epochs=1), DataConfig(profile="repo", train=8)
+def pretend_run(root, model, train=8):
+    """A finished run of an untrained model."""
     scores = {metric: {"mean": 0.5, "low": 0.4, "high": 0.6} for metric in METRICS} | {"problems": 500, "seconds": 1.0}
+    config = RunConfig(model, DataConfig(profile="repo", train=train), change(RECIPES["fast"], epochs=1))
+    prepare(config, root / config.name)
+    save_model(model_of(model, 0), root / config.name / "model.safetensors")
+    result = {"test": scores, "valid": scores, "fingerprints": {"test": "f"}, "parameters": 1, "seconds": 1.0}
+    (root / config.name / "result.json").write_text(json.dumps(result | {"threads": 1, "commit": None}))
+
+
+def test_the_explorer_has_the_runs_that_fit_ones_own_first(tmp_path):
     for model in (
         ModelConfig("retnet", 8, 1, 1), ModelConfig("retnet", 8, 1, 1, ngram_heads=(1,)),
         ModelConfig("icll.mixers.gla:GatedLinearAttention", 8, 1, 1), ModelConfig("gla", 8, 1, 1, ngram_heads=(1, 2, 3)),
     ):  # fmt: skip
-        config = RunConfig(model, data, recipe)
-        prepare(config, tmp_path / config.name)
-        save_model(model_of(model, 0), tmp_path / config.name / "model.safetensors")
-        result = {"test": scores, "valid": scores, "fingerprints": {"test": "f"}, "parameters": 1, "seconds": 1.0}
-        (tmp_path / config.name / "result.json").write_text(json.dumps(result | {"threads": 1, "commit": None}))
+        pretend_run(tmp_path, model)
     assert set(best_models([tmp_path], most=9)) == {
         "RetNet",
         "RetNet+NGH(1)",
@@ -123,6 +128,15 @@ def test_the_explorer_has_the_runs_that_fit_ones_own_first(tmp_path):
         "GLA+NGH(1,2,3)",
     }
     assert set(best_models([tmp_path], most=1)) == {"GatedLinearAttention"}
+
+
+def test_the_explorer_names_the_problems_of_a_model_it_has_twice(tmp_path):
+    pretend_run(tmp_path / "mine", ModelConfig("retnet", 8, 1, 1), train=8)
+    pretend_run(tmp_path / "theirs", ModelConfig("retnet", 8, 1, 1), train=5000)
+    pretend_run(tmp_path / "theirs", ModelConfig("gla", 8, 1, 1), train=5000)
+    names = set(best_models([tmp_path / "mine", tmp_path / "theirs"], most=9))
+    assert names == {"RetNet · 8 problems", "RetNet · 5,000 problems", "GLA"}
+    assert len({look_of(name) for name in names | {"RetNet"}}) == 2  # as in the figures
 
 
 def test_icll_report_names_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -88,7 +90,7 @@ def score(
     if picture is not None:
         from ..report import draw_curves, save_figure
 
-        save_figure(draw_curves(scores), picture)
+        save_figure(draw_curves([replace(s, name=name) for s, name in zip(scores, _labels(predictors), strict=True)]), picture)
     if json_:
         print_json({"data": str(chosen.origin), "fingerprint": chosen.fingerprint, "scores": [s.as_dict() for s in scores]})
         return
@@ -102,3 +104,13 @@ def score(
     print_table(["predictor", "TVD", "accuracy", "cross-entropy", "KL", "ms/problem"], rows)
     if picture is not None:
         print(f"picture: {picture}")
+
+
+def _labels(specs: Sequence[str]) -> list[str]:
+    """What predictors are called in a legend: a run by its model, or by its folder where that says too little."""
+    from ..experiments.results import label_of, learner_label
+    from ..scoring import is_run
+    from ..training import read_config
+
+    names = [label_of(read_config(Path(spec))) if is_run(spec) else learner_label(spec) for spec in specs]
+    return [name if names.count(name) == 1 else spec for name, spec in zip(names, specs, strict=True)]

@@ -20,7 +20,9 @@ _SLOTS = {name: i for i, name in enumerate(LABELS.values())}
 
 
 def look_of(name: str) -> tuple[int, int]:
-    """Colour and marker (as numbers) of a model: the same in every figure; heads and wiring keep their model's colour."""
+    """Colour and marker (as numbers) of a model: the same in every figure; heads and wiring keep their model's colour. What
+    stands behind a dot (how many problems it was trained on) does not count."""
+    name = name.partition(" · ")[0]
     base = name.partition("+")[0].partition("/")[0].removesuffix(WIRING)
     slot = _SLOTS.get(base)
     if slot is None:  # a stranger's: by its name

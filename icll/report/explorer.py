@@ -41,26 +41,33 @@ def explorer(
 
 
 def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
-    """One run of each model that has its weights here: of the largest training set, best on validation.
+    """One run of each model that has its weights here: of the largest training set, best on validation. Of a model that several
+    roots have, trained on more or fewer problems, one for each.
 
     If there are more than fit: models of one's own first, then the paper's, then variants of heads and wiring.
     """
-    found: dict[str, Path] = {}
+    found: dict[tuple[str, int], Path] = {}
     for root in roots:
         known: Known = read_folder(root)
         for label in known.labels():
-            runs = known.runs(label, max(known.sizes(label)))
-            folders = [root / e.source for e in runs if (root / e.source / WEIGHTS).exists()]
-            if folders:
-                found.setdefault(label, folders[0])
+            kept = [(n, e) for n in known.sizes(label) for e in known.runs(label, n) if (root / e.source / WEIGHTS).exists()]
+            if kept:
+                largest = max(n for n, _ in kept)
+                best = next(e for n, e in kept if n == largest)
+                found.setdefault((label, largest), root / best.source)
     own = LABELS.values()
 
-    def rank(label: str) -> tuple[bool, bool]:
-        base, _, heads = label.removesuffix(WIRING).partition("+")
-        return heads not in ("", "NGH(1,2,3)") or WIRING in label, base in own
+    def rank(key: tuple[str, int]) -> tuple[bool, bool]:
+        base, _, heads = key[0].removesuffix(WIRING).partition("+")
+        return heads not in ("", "NGH(1,2,3)") or WIRING in key[0], base in own
 
     chosen = sorted(found, key=rank)[:most]
-    return {label: load_run(folder) for label, folder in found.items() if label in chosen}
+    labels = [label for label, _ in chosen]
+    return {
+        label if labels.count(label) == 1 else f"{label} · {size:,} problems": load_run(folder)
+        for (label, size), folder in found.items()
+        if (label, size) in chosen
+    }
 
 
 def explorer_data(
