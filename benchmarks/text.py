@@ -73,7 +73,7 @@ def main() -> None:
                 for _ in range(options.steps):
                     times.append((seconds(pair[0], first, count), seconds(pair[1], first, count)))
                 ratio = statistics.median(b / a for a, b in times)
-                speeds = [BATCH / min(column) for column in zip(*times, strict=True)]
+                speeds = [BATCH / statistics.median(column) for column in zip(*times, strict=True)]
                 sizes = [count_parameters(one.config.model) for one in pair]
                 verdict = "reached" if ratio <= GOAL else "NOT reached"
                 print(

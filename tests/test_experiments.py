@@ -66,11 +66,13 @@ def of_the_paper() -> Known:
     """Entries that say just what the paper says."""
     paper, entries = load_paper(), []
     for number in paper.numbers:
-        if number.metric == "recall":
-            entries.append(entry(number.label, number.train, 1 - number.value, number.value, "recall"))
-        if number.metric == "tvd" and number.source != "rerun":
-            other = paper.find(number.label, "accuracy", number.train)
-            entries.append(entry(number.label, number.train, number.value, other.value))
+        wired = (number.label, number.label + WIRING) if number.label in ("LSTM", "Mamba") else (number.label,)
+        for label in wired:
+            if number.metric == "recall":
+                entries.append(entry(label, number.train, 1 - number.value, number.value, "recall"))
+            if number.metric == "tvd" and number.source != "rerun":
+                other = paper.find(number.label, "accuracy", number.train)
+                entries.append(entry(label, number.train, number.value, other.value))
     names = sorted({n for number in paper.numbers if number.metric == "distance" for n in (number.label, number.other)})
     matrix = np.full((len(names), len(names)), np.nan)
     for number in paper.numbers:
@@ -81,7 +83,8 @@ def of_the_paper() -> Known:
         {"label": n.label, "perplexity": n.value, "by_seed": {"0": n.value}, "parameters": 3.4e8}
         for n in paper.numbers if n.metric == "perplexity"
     ]  # fmt: skip
-    return Known(tuple(entries), {"distances-2500": {"names": names, "matrix": matrix.tolist()}, "text": {"rows": text}})
+    tables = {"distances-2500": {"names": names, "matrix": matrix.tolist()}, "text": {"rows": text, "steps": 14_000}}
+    return Known(tuple(entries), tables)
 
 
 # --- the paper ---
@@ -124,6 +127,8 @@ def test_the_published_lstm_is_compared_with_the_authors_wiring():
     found = Known((entry("LSTM", 2500, 0.2, 0.9), entry("LSTM" + WIRING, 2500, 0.56, 0.6)))
     row = number_row(Number("Figure 3(c)", "figure", "LSTM", "tvd", 2500, 0.562), found)
     assert row.ours == 0.56 and "wired as the authors did" in row.why
+    row = number_row(Number("Figure 3(c)", "figure", "LSTM", "tvd", 2500, 0.562), Known((entry("LSTM", 2500, 0.2, 0.9),)))
+    assert row.verdict == NOT_RUN and row.ours is None and "0.200" in row.why  # another model, but not hidden
 
 
 # --- plans ---
@@ -198,10 +203,59 @@ def test_other_data_never_stands_beside_published_numbers():
         assert Known((replace(one, config=replace(one.config, data=data)),)).runs("RetNet", 2500) == []
 
 
+def test_brief_runs_stand_beside_nothing():
+    made = entry("RetNet", 1000, 0.665, 0.503)
+    brief = replace(made, config=replace(made.config, recipe=replace(made.config.recipe, epochs=4)))
+    number = Number("Figure 3(c)", "figure", "RetNet", "tvd", 1000, 0.665)
+    assert number_row(number, Known((made,)).lasting).verdict == REPRODUCED
+    assert number_row(number, Known((brief,)).lasting).verdict == NOT_RUN
+    assert Known((brief,)).runs("RetNet", 1000) == [brief]  # for a table of quick runs
+
+
+def test_brief_language_models_do_not_replace_long_ones():
+    def table(rows, steps, parameters):
+        return Known((), {"text": {"steps": steps, "rows": [{"label": str(i), "parameters": parameters} for i in range(rows)]}})
+
+    long, brief = table(3, 1230, 5_000_000), table(7, 98, 270_000)
+    assert (long + brief).tables == (brief + long).tables == long.tables
+    assert brief.lasting.tables == {} and brief.tables
+    larger = table(3, 14_000, 340_000_000)
+    assert (long + larger).tables == (larger + long).tables == larger.tables
+
+
+def test_three_language_models_are_not_judged_by_one():
+    rows = [
+        {"label": label, "perplexity": value, "by_seed": {"0": value}, "parameters": 5_150_000}
+        for label, value in (("Llama", 26.5), ("Llama+NGH_1(1,2,3)+NGH_-2(1,2,3)", 24.5))
+    ]
+    found = Known((), {"text": {"steps": 1230, "rows": rows}})
+    said = {c.name: claims.answer(c, found) for c in load_paper().claims if c.name.startswith("text-")}
+    assert {a.holds for a in said.values()} == {None}
+    assert "Llama 7.5%, at 5M parameters" in said["text-help"].detail
+
+
+def test_an_improvement_must_be_more_than_chance():
+    (claim,) = (c for c in load_paper().claims if c.name == "ngh123-gla")
+    noise = np.random.default_rng(0).normal(0, 0.02, 50)
+
+    def of(gain):
+        pairs = (("GLA+NGH(1,2)", 0.2 + noise), ("GLA+NGH(1,2,3)", 0.2 - gain - noise + noise.mean()))
+        rows = [{"tokens": (300,) * 50, "tvd": tuple(tvd), "accuracy": (0.9,) * 50} for _, tvd in pairs]
+        named = [
+            entry(pair[0], 2500, float(pair[1].mean()), 0.9, by_problem=row) for pair, row in zip(pairs, rows, strict=True)
+        ]
+        return claims.answer(claim, Known(tuple(named)))
+
+    assert of(0.05).holds and not of(0.0).holds and "problem by problem, seed 0" in of(0.05).detail
+
+
 def test_labels():
     assert label_of(run("retnet", "cpu", heads=(1, 2))) == "RetNet+NGH(1,2)"
     assert label_of(run("lstm", "cpu", authors_bug=True)) == "LSTM" + WIRING
     assert label_of(RunConfig(ModelConfig("my_package.mixers:Mine"))) == "Mine"
+    assert label_of(RunConfig(ModelConfig("my_package.mixers:Mamba"))) == "my_package.mixers:Mamba"  # not the paper's
+    inner = ModelConfig("transformer", options={"inner_ngram_heads": [1, 2]})
+    assert label_of(RunConfig(inner)) == "Transformer+inner NGH(1,2)"
     assert [learner_label(s) for s in ("ngram:3", "bayes:300", "oracle")] == ["3-gram", "Bayes filter", "truth"]
 
 
@@ -239,7 +293,7 @@ def test_runs_on_text_make_a_table_of_their_own():
     for model, heads, seeds in (("gla", (), (40.0, 42.0)), ("gla", (1, 2, 3), (38.0,)), ("llama", (), (41.0,))):
         for seed, perplexity in enumerate(seeds):
             shape = ModelConfig(model, 64, 4, ngram_heads=heads, ngram_after=(1, -2), ngram_mode="replace")
-            result = {"test": {"perplexity": {"mean": perplexity}}, "parameters": 5_000_000}
+            result = {"test": {"perplexity": {"mean": perplexity}}, "parameters": 5_000_000, "steps": 1230}
             runs.append(RunSummary(Path("x"), RunConfig(shape, SomeText(10), seed=seed), [], result))
     runs.append(replace(runs[-1], config=replace(runs[-1].config, data=SomeText(99))))  # another setting, with fewer rows
     table = text_table(runs)

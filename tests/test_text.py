@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def texts(spec: object, **settings) -> dict[str, list[str]]:
     for passage in opened.passages():
         for text in passage.texts:
             found.setdefault(opened.split_of(passage, number), []).append(text)
-            number += passage.split == "train"
+        number += passage.ends and passage.split == "train"
     return found
 
 
@@ -99,6 +100,25 @@ def test_every_twentieth_document_is_held_out(tmp_path):
     assert len(found["train"]) == 37
 
 
+@pytest.mark.parametrize("kind", ["text", "parquet"])
+def test_all_pieces_of_a_long_document_are_in_one_set(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST", 100)
+    documents = ["".join(f"{i:02} {line:03}\n" for line in range(40)) for i in range(40)]  # three pieces each, or more
+    if kind == "text":
+        for i, document in enumerate(documents):
+            (tmp_path / f"{i:02}.txt").write_text(document)
+    else:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"text": documents}), tmp_path / "a.parquet")
+    made = tokenise(open_corpus(str(tmp_path)), "bpe:300")
+    numbers = {split: set(re.findall(r"^(\d\d) ", made.tokenizer.decode(made.ids(split)), re.M)) for split in made.counts}
+    assert numbers["valid"] == {"09", "29"} and numbers["test"] == {"19", "39"}
+    assert len(numbers["train"]) == 36 and not numbers["train"] & (numbers["valid"] | numbers["test"])
+    assert (made.ids("valid") == made.separator).sum() >= 6
+
+
 def test_parquet_is_read_like_text(tmp_path, folder):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -111,7 +131,7 @@ def test_parquet_is_read_like_text(tmp_path, folder):
                        row_group_size=7)  # fmt: skip
     assert texts(tmp_path / "parquet") == documents
     part = next(p for p in open_corpus(str(tmp_path / "parquet")).parts if p.split == "train")
-    assert [t for found, _, _ in part.read(16) for t in found] == documents["train"][16:]
+    assert [t for found in part.read(16) for t in found.texts] == documents["train"][16:]
     with pytest.raises(IcllError, match="no text column 'body': choose one of text with --column"):
         texts(tmp_path / "parquet", column="body")
 
@@ -126,7 +146,7 @@ def test_a_dataset_is_streamed(tmp_path, folder):
     found = texts(f"hf:{made}")
     assert found["test"] == documents["test"] and len(found["train"]) == 38 and len(found["valid"]) == 2
     part = next(p for p in open_corpus(f"hf:{made}").parts if p.split == "train")
-    assert [t for found, _, _ in part.read(30) for t in found] == documents["train"][30:]
+    assert [t for found in part.read(30) for t in found.texts] == documents["train"][30:]
 
 
 def test_long_lines_and_characters_at_their_cuts_survive(tmp_path, monkeypatch):

@@ -322,7 +322,7 @@ def table1b_command(
         For each run; default: torch's.
     """
     from ..text.dry import dry_run
-    from ..text.table1b import ROWS, claims, find_budget, run_folder, table1b, table1b_configs
+    from ..text.table1b import ROWS, claims, find_budget, table1b, table1b_configs
     from ..training import Machine, find_runs
     from ..training import train as train_run
     from ..training.watching import watching
@@ -330,7 +330,7 @@ def table1b_command(
     rows = [row for row in ROWS if only is None or any(part in row.name for part in only)]
     if not rows:
         raise IcllError(f"no row is named like {' or '.join(only or [])}: choose from {', '.join(row.name for row in ROWS)}")
-    if budget == "paper" and not train:
+    if budget == "paper" and train is None:
         made = []
         for row in rows:
             made.append(dry_run(row, find_budget(budget).size))
@@ -347,7 +347,7 @@ def table1b_command(
         if (config.model.model, config.model.ngram_heads) in names and (not wanted or config.seed in wanted):
             try:
                 with watching(config) as watch:
-                    train_run(config, run_folder(root, config), machine=Machine(threads=threads), watch=watch)
+                    train_run(config, root / config.name, machine=Machine(threads=threads), watch=watch)
             except KeyboardInterrupt:
                 print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
                 sys.exit(130)

@@ -1,4 +1,4 @@
-"""All models and learners at one size of training set, best first, with what they cost; and which differences are real."""
+"""All models and learners at one size of training set, best first, with what they cost; and tests of differences."""
 
 from __future__ import annotations
 
@@ -80,3 +80,10 @@ def differences(known: Known, train: int = N) -> list[Compared]:
             if difference is not None:
                 found.append(Compared(a, b, difference))
     return found
+
+
+def seed_spread(known: Known, train: int = N) -> float | None:
+    """By how much TVD differs at most between seeds of one setting; None if there is one seed of each."""
+    groups = [known.runs(label, train) for label in known.labels()]
+    ranges = [max(e.tvd for e in runs) - min(e.tvd for e in runs) for runs in groups if len(runs) > 1]
+    return max(ranges, default=None)

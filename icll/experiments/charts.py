@@ -53,7 +53,6 @@ class Heat:
     row_label: str = ""
     column_label: str = ""
     show_values: bool = True
-    limit: float | None = None  # the value of the darkest colour; default: the largest
     kind: str = "heat"
 
 

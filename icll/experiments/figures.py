@@ -16,7 +16,6 @@ from .settings import MODELS
 from .statistics import rank_correlation
 
 N = 2500
-SMALLEST = 1000  # number of training problems in the published curves
 METRIC_LABELS = {"tvd": "TVD to the language (lower is better)", "accuracy": "accuracy (higher is better)"}
 BASELINES = ("2-gram", "3-gram", "Baum-Welch", "Bayes filter")
 TABLE_1A = tuple(base + heads for base in ("RetNet", "GLA") for heads in ("", "+NGH(1)", "+NGH(1,2)", "+NGH(1,2,3)"))
@@ -178,8 +177,7 @@ def _trained(known: Known, table: dict[str, Any] | None) -> tuple[str, ...]:
 
 def figure3bc(known: Known) -> Chart:
     labels = [label for label in known.labels() if "+" not in label]
-    every = sorted({n for label in labels for n in known.sizes(label)})
-    sizes = [n for n in every if n >= SMALLEST] or every  # runs on fewer problems are brief ones, of a demo or a bench
+    sizes = sorted({n for label in labels for n in known.sizes(label)})
     paper, panels = load_paper(), []
     for metric, where in (("tvd", "Figure 3(c)"), ("accuracy", "Figure 3(b)")):
         series: list[Series] = []

@@ -39,7 +39,6 @@ class Paper:
     numbers: tuple[Number, ...]
     claims: tuple[Claim, ...]
     sizes: dict[str, dict[int, tuple[int, int, int]]]  # label -> train -> width, layers, heads of the best model
-    best_epochs: dict[str, int]  # at N = 2,500
 
     def find(self, label: str, metric: str, train: int | None = None, where: str = "") -> Number | None:
         """The number for these; a table's before a figure's."""
@@ -67,5 +66,4 @@ def load_paper() -> Paper:
         tuple(Number(**n) for n in plain["numbers"]),
         tuple(Claim(**c) for c in plain["claims"]),
         sizes,
-        plain["best_epochs"],
     )

@@ -25,6 +25,7 @@ from ..training.runs import WEIGHTS
 DETAILS = "details.json"
 TEXT = "text"  # the table of language models
 PACKED = "results.json"  # of this package: everything in `results/`, packed
+BRIEF = 1000  # steps: runs of fewer show that everything works, no more, and do not stand beside the paper's
 LENGTH = 376  # tokens of a problem in the mean (profile repo): what costs are given for
 LABELS = {
     "transformer": "Transformer", "llama": "Llama", "retnet": "RetNet", "gla": "GLA", "mamba": "Mamba",
@@ -37,10 +38,14 @@ WIRING = " (authors' wiring)"
 def label_of(config: RunConfig) -> str:
     """What a run's model is called in tables, as in the paper: `RetNet+NGH(1,2,3)`, or with the layers that heads replace."""
     model = config.model
-    name = LABELS.get(model.model, model.model.rpartition(":")[2])
+    name = LABELS.get(model.model) or model.model.rpartition(":")[2]
+    if model.model not in LABELS and name in LABELS.values():  # somebody's own Mamba is not the paper's
+        name = model.model
     places = [f"_{place}" for place in model.ngram_after] if model.ngram_mode == "replace" else [""]
     orders = ",".join(map(str, model.ngram_heads))
     heads = "".join(f"+NGH{place}({orders})" for place in places) if orders else ""
+    if inner := model.options.get("inner_ngram_heads"):
+        heads += f"+inner NGH({str(inner).strip('[]()').replace(' ', '')})"
     return name + heads + (WIRING if model.authors_bug else "")
 
 
@@ -75,7 +80,7 @@ class Entry:
     parameters: int | None = None
     flops: float | None = None  # per token, forward, in the mean over LENGTH tokens
     state_bytes: int | None = None  # recurrent state of one problem after LENGTH tokens
-    seconds: float | None = None  # of training, or of a learner's predictions
+    seconds: float | None = None  # of a processor: of training, or of a learner's predictions
     threads: int | None = None
     commit: str | None = None
     by_problem: dict[str, tuple[float, ...]] = field(default_factory=dict, repr=False)  # tvd, accuracy; and tokens
@@ -110,6 +115,13 @@ class Entry:
         data = self.config.data if self.config else None
         return data is None or (data.seed == 0 and not data.relabel and (data.task == "recall" or data.profile == "repo"))
 
+    @property
+    def brief(self) -> bool:
+        return (
+            self.config is not None
+            and self.config.recipe.epochs * self.config.data.train < BRIEF * self.config.recipe.batch_size
+        )
+
     def as_plain(self) -> dict[str, Any]:
         """For JSON, scores to six digits."""
         plain = {f.name: as_plain(getattr(self, f.name)) for f in fields(self)}
@@ -136,7 +148,8 @@ def entry_of_run(run: RunSummary, source: str) -> Entry | None:
     return Entry(
         label=label_of(run.config), source=source, scores=_means(result["test"]), fingerprint=result["fingerprints"]["test"],
         n_problems=result["test"]["problems"], config=run.config, parameters=result["parameters"],
-        valid={metric: result["valid"][metric]["mean"] for metric in ("tvd", "log_loss")}, seconds=result["seconds"],
+        valid={metric: result["valid"][metric]["mean"] for metric in ("tvd", "log_loss")},
+        seconds=result.get("cpu_seconds") or result["seconds"],
         threads=result["threads"], commit=result["commit"],
         by_problem={name: tuple(values) for name, values in details.get("by_problem", {}).items()}, **costs,
     )  # fmt: skip
@@ -221,7 +234,16 @@ class Known:
             before = entries.get(_identity(entry))
             if before is None or entry.by_problem or not before.by_problem:
                 entries[_identity(entry)] = entry
-        return Known(tuple(entries.values()), {**self.tables, **other.tables})
+        tables = {**self.tables, **other.tables}
+        if TEXT in self.tables and TEXT in other.tables:
+            tables[TEXT] = max(other.tables[TEXT], self.tables[TEXT], key=_weight)
+        return Known(tuple(entries.values()), tables)
+
+    @cached_property
+    def lasting(self) -> Known:
+        """Without runs that are brief: what figures show, and what stands beside the paper."""
+        tables = {name: table for name, table in self.tables.items() if name != TEXT or _weight(table)[0]}
+        return Known(tuple(e for e in self.entries if not e.brief), tables)
 
     def only(self, hashes: Iterable[str], learners: Iterable[str] = (), tables: Iterable[str] = ()) -> Known:
         """Just these runs, learners and tables."""
@@ -302,6 +324,11 @@ def _identity(entry: Entry) -> tuple[str, ...]:
     return ("learner", entry.learner or "", entry.fingerprint)
 
 
+def _weight(table: dict[str, Any]) -> tuple[bool, int, int]:
+    """Of two tables of language models the one of longer training, with more rows, of larger models is taken."""
+    return table["steps"] >= BRIEF, len(table["rows"]), max(row["parameters"] for row in table["rows"])
+
+
 def _without_seed(config: RunConfig) -> str:
     plain = as_plain(config)
     del plain["seed"]
@@ -329,7 +356,7 @@ def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
     """Perplexities of language models, from the setting with most rows (then the largest): a row for each model."""
     settings: dict[str, dict[str, list[RunSummary]]] = {}
     for run in runs:
-        if on_text(run.config) and run.result is not None:
+        if on_text(run.config) and run.result is not None and "perplexity" in run.result["test"]:
             model = run.config.model
             same = [as_plain(run.config.data), as_plain(run.config.recipe), model.d_model, model.n_layers, run.config.precision]
             key = json.dumps(same)
@@ -344,7 +371,7 @@ def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
         seeds = {str(run.config.seed): run.result["test"]["perplexity"]["mean"] for run in group if run.result}
         perplexity = float(np.exp(np.mean(np.log(list(seeds.values())))))  # of the mean loss
         rows.append({"label": label, "perplexity": perplexity, "by_seed": seeds, "parameters": results[0]["parameters"]})
-    return {"setting": json.loads(key), "rows": rows}
+    return {"setting": json.loads(key), "steps": results[0]["steps"], "rows": rows}
 
 
 @lru_cache(maxsize=1)

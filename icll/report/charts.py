@@ -152,7 +152,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
 
 def _draw_heat(axes: Axes, panel: Heat) -> None:
     values = np.array([_numbers(row) for row in panel.values])
-    limit = panel.limit or float(np.nanmax(values))
+    limit = float(np.nanmax(values))
     axes.imshow(values, cmap="Blues", vmin=0, vmax=limit, aspect="equal")
     size = 8 if panel.show_values else 5
     axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90, fontsize=size)

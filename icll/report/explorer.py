@@ -22,7 +22,7 @@ from .automaton import plan_automaton
 from .charts import look_of
 
 SCALE = 65535  # probabilities are kept as 16-bit numbers: right to 1e-5
-LEARNERS = ("oracle", "bayes", "ngram:3", "ngram:2")
+LEARNERS = ("bayes", "ngram:3", "ngram:2")
 ROOM = 3_800_000  # bytes of the page for predictions: all of it must stay below 5 MB
 
 
@@ -34,7 +34,8 @@ def explorer(
 ) -> dict[str, Any]:
     """The first test problems of the profile `repo`, and the predictions of learners and of the best runs in `roots`."""
     problems = regbench(train=1, profile="repo", seed=0).test[:n_problems]
-    predictors = {learner_label(spec): open_predictor(spec, problems) for spec in learners}
+    specs = dict.fromkeys(("oracle", *learners))  # the first is shown as the truth
+    predictors = {learner_label(spec): open_predictor(spec, problems) for spec in specs}
     each = max(1, len(problems.flat) * problems.vocab_size * 2 * 4 // 3)  # bytes of a predictor in the page
     predictors |= best_models(roots, most=max(0, ROOM // each - len(predictors)))
     return explorer_data(problems, predictors, progress)

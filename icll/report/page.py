@@ -13,7 +13,7 @@ import numpy as np
 
 import icll
 
-from ..experiments.board import differences, leaderboard
+from ..experiments.board import differences, leaderboard, seed_spread
 from ..experiments.catalogue import EXPERIMENTS
 from ..experiments.charts import Chart, Language, Lines, Panel
 from ..experiments.fidelity import Row, fidelity, summary
@@ -32,7 +32,7 @@ PAGE = "index.html"
 def write_report(known: Known, explorer: dict[str, Any], out: Path) -> list[Row]:
     """Write the page, the figures and the fidelity table (JSON and Markdown) to a folder; returns the table."""
     rows = fidelity(known)
-    charts = [chart for e in EXPERIMENTS.values() if not (chart := e.chart(known)).empty]
+    charts = [chart for e in EXPERIMENTS.values() if not (chart := e.chart(known.lasting)).empty]
     with replacing(out / PAGE, out / "fidelity.json", out / "fidelity.md") as (page, table, markdown):
         page.write_text(page_text(known, charts, rows, explorer), encoding="utf-8")
         table.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=1) + "\n")
@@ -45,12 +45,13 @@ def write_report(known: Known, explorer: dict[str, Any], out: Path) -> list[Row]
 
 def page_text(known: Known, charts: Sequence[Chart], rows: Sequence[Row], explorer: dict[str, Any]) -> str:
     sizes = sorted({n for label in known.labels() for n in known.sizes(label)} | {N})
+    lasting = known.lasting
     data = {
         "version": icll.__version__, "summary": summary(rows), "charts": [plain_chart(chart) for chart in charts],
         "fidelity": [{**asdict(row), "difference": row.difference} for row in rows],
         "boards": {n: [asdict(place) for place in leaderboard(known, n)] for n in sizes},
-        "differences": [{"a": d.a, "b": d.b, "text": str(d.difference), "p": d.difference.p} for d in differences(known)],
-        "explorer": explorer, "colours": PALETTE, "dark_colours": DARK_PALETTE,
+        "differences": [{"a": d.a, "b": d.b, "text": str(d.difference), "p": d.difference.p} for d in differences(lasting)],
+        "seed_spread": seed_spread(lasting), "explorer": explorer, "colours": PALETTE, "dark_colours": DARK_PALETTE,
     }  # fmt: skip
     room = files(__package__).joinpath("assets")
     # a "</script>" inside the data would end it

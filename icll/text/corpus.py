@@ -16,12 +16,21 @@ from ..errors import IcllError
 SPLITS = ("train", "valid", "test")
 TEXT, PARQUET = (".txt", ".text"), (".parquet",)
 HELD_OUT = 20
-LONGEST = 1 << 16  # characters (bytes in a text file): a longer document is cut into several
+LONGEST = 1 << 16  # characters (bytes in a text file): a longer document is cut into pieces
+RULES = 2  # of cutting and holding out: with another number, tokens in the cache are made again
 WIKITEXT = r"^ = [^=].* = $"  # the title of an article: it begins a document
 
 
-# From a place of a part on: documents that stand together, the place behind them, bytes of the part read so far.
-Reader = Callable[[int], Iterator[tuple[list[str], int, int]]]
+class Read(NamedTuple):
+    """Pieces of one document, the place behind them, bytes of the part read so far, and whether the document ends there."""
+
+    texts: list[str]
+    place: int
+    bytes: int
+    ends: bool
+
+
+Reader = Callable[[int], Iterator[Read]]  # from a place of a part on
 
 
 class Part(NamedTuple):
@@ -34,12 +43,13 @@ class Part(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Documents, and where to go on behind them: the number of the part, the place in it."""
+    """Pieces of one document, and where to go on behind them: the number of the part, the place in it."""
 
     split: str
     texts: list[str]
     after: tuple[int, int]
     bytes_read: int  # of the corpus, up to there
+    ends: bool  # with it the document ends
 
 
 class Corpus:
@@ -53,7 +63,7 @@ class Corpus:
         self.held_out = [split for split in SPLITS[1:] if split not in {part.split for part in parts}]
         if not any(part.split == "train" for part in parts):
             raise IcllError(f"the corpus {name} has no training text: all of it is named valid or test")
-        self.key = hashlib.sha256(json.dumps([name, identity, LONGEST]).encode()).hexdigest()[:16]
+        self.key = hashlib.sha256(json.dumps([name, identity, LONGEST, RULES]).encode()).hexdigest()[:16]
         self.size = sum(part.size for part in parts)
 
     def passages(self, start: tuple[int, int] = (0, 0)) -> Iterator[Passage]:
@@ -61,12 +71,12 @@ class Corpus:
         for number in range(start[0], len(self.parts)):
             part = self.parts[number]
             before = sum(p.size for p in self.parts[:number])
-            for texts, place, read in part.read(place):  # noqa: B020  (the place is where to go on)
-                yield Passage(part.split, texts, (number, place), before + read)
+            for read in part.read(place):
+                yield Passage(part.split, read.texts, (number, read.place), before + read.bytes, read.ends)
             place = 0
 
     def split_of(self, passage: Passage, document: int) -> str:
-        """The set of a document, by its number among those for training."""
+        """The set of a document, by its number among those for training: all its pieces are in the same."""
         if passage.split == "train":
             for split, rest in (("valid", HELD_OUT // 2 - 1), ("test", HELD_OUT - 1)):
                 if split in self.held_out and document % HELD_OUT == rest:
@@ -132,7 +142,7 @@ def _split_of(name: str) -> str | None:
 
 
 def _text_reader(path: Path, begins: re.Pattern[str] | None) -> Reader:
-    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+    def read(place: int) -> Iterator[Read]:
         with path.open("rb") as file:
             file.seek(place)
             lines: list[str] = []
@@ -142,12 +152,12 @@ def _text_reader(path: Path, begins: re.Pattern[str] | None) -> Reader:
                 length = file.tell() - end
                 new = begins is not None and begins.match(line.rstrip("\r\n")) is not None
                 if lines and (new or size + length > LONGEST):
-                    yield ["".join(lines)], end, end
+                    yield Read(["".join(lines)], end, end, new)
                     lines, size = [], 0
                 lines.append(line)
                 size, end = size + length, file.tell()
             if lines:
-                yield ["".join(lines)], end, end
+                yield Read(["".join(lines)], end, end, True)
 
     return read
 
@@ -173,7 +183,7 @@ def _not_text(path: Path) -> IcllError:
 
 
 def _parquet_reader(path: Path, column: str | None) -> Reader:
-    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+    def read(place: int) -> Iterator[Read]:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -194,7 +204,7 @@ def _parquet_reader(path: Path, column: str | None) -> Reader:
                 for text in batch.column(0).to_pylist():
                     rows += 1
                     if rows > place and text:
-                        yield _pieces(text), rows, int(rows * share)
+                        yield Read(_pieces(text), rows, int(rows * share), True)
 
     return read
 
@@ -232,7 +242,7 @@ def _dataset(name: str, column: str | None) -> Corpus:
 
 
 def _dataset_reader(name: str, stream: Any, column: str | None) -> Reader:
-    def read(place: int) -> Iterator[tuple[list[str], int, int]]:
+    def read(place: int) -> Iterator[Read]:
         for row, item in enumerate(stream.skip(place) if place else stream, start=place + 1):
             text = item.get(column or "text")
             if not isinstance(text, str):
@@ -241,6 +251,6 @@ def _dataset_reader(name: str, stream: Any, column: str | None) -> Reader:
                     f"{name} has no text column {column or 'text'!r}: choose one of {', '.join(texts)} with --column"
                 )
             if text:
-                yield _pieces(text), row, 0
+                yield Read(_pieces(text), row, 0, True)
 
     return read

@@ -40,7 +40,7 @@ class Progress:
     """How far tokenising has come."""
 
     after: tuple[int, int] = (0, 0)  # the place in the corpus
-    documents: int = 0  # of training, those held out among them
+    documents: int = 0  # of training that were read to their ends, those held out among them
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))  # of text, in UTF-8
     digest: str = ""  # of all pieces so far
@@ -154,7 +154,7 @@ def _sample(corpus: Corpus, report: Report) -> Iterator[str]:
             if corpus.split_of(passage, number) == "train" and int((number + 1) * share) > int(number * share):
                 yield text
                 taken += len(text)
-            number += passage.split == "train"
+        number += passage.ends and passage.split == "train"
         report(passage.bytes_read, corpus.size)
         if taken >= SAMPLE:
             return
@@ -197,7 +197,7 @@ def _tokenise(corpus: Corpus, making: Path, tokenizer: TextTokenizer, report: Re
         for text in passage.texts:
             waiting.append((corpus.split_of(passage, progress.documents), text))
             held += len(text)
-            progress.documents += passage.split == "train"
+        progress.documents += passage.ends and passage.split == "train"
         progress.after = passage.after
         if held >= PIECE:
             commit()

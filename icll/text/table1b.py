@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import unknown
@@ -172,7 +171,3 @@ def claims(entries: Sequence[Entry]) -> list[tuple[str, bool | None, str]]:
 def _mean(values: Iterable[float]) -> float | None:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def run_folder(root: Path, config: RunConfig) -> Path:
-    return root / config.name

@@ -57,10 +57,9 @@ def train(
     trainer.fabric.barrier()
     trainer.restore()
     trainer.fit(watch, until)
-    if trainer.finished and trainer.fabric.global_rank == 0:
-        return finish(trainer, code)
+    result = finish(trainer, code) if trainer.finished and trainer.fabric.global_rank == 0 else {}
     trainer.fabric.barrier()
-    return {}
+    return result
 
 
 def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:

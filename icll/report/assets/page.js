@@ -200,7 +200,7 @@ function showCards() {
     picture.append(svg("line", { x1: 0, x2: width, y1: base, y2: base, class: "axis" }));
     let rest = 0;
     for (let v = 0; v < V; v++) if (!symbols.includes(v)) rest += a[t * V + v];
-    const line = k === 0 ? "the language itself" : `TVD ${distance.here[t].toFixed(3)} · so far ${number(distance.soFar[t]) || "–"}`;
+    const line = k === 0 ? "the language itself" : `TVD ${distance.here[t].toFixed(3)} · so far ${Number.isFinite(distance.soFar[t]) ? number(distance.soFar[t]) : "–"}`;
     return html("article", { class: "card", "data-predictor": predictor.name, "data-tvd": distance.here[t].toFixed(4), "data-so-far": distance.soFar[t].toFixed(4) },
       html("h4", {}, predictor.name), picture, html("p", {}, line), rest > 0.0005 ? html("p", {}, `${rest.toFixed(3)} elsewhere`) : null);
   }).filter(Boolean));
@@ -415,7 +415,7 @@ function barsPanel(panel, hidden) {
 }
 
 function heatPanel(panel, hidden) {
-  const limit = panel.limit || Math.max(...panel.values.flat().filter((v) => v !== null));
+  const limit = Math.max(...panel.values.flat().filter((v) => v !== null));
   return [[[0, 1], [0, 1]], (view, width) => {
     let rows = panel.rows.map((name, i) => [name, i]).filter(([name]) => !hidden.has(name)), columns = panel.columns.map((name, i) => [name, i]).filter(([name]) => !hidden.has(name));
     const cut = (list, [a, b]) => list.slice(Math.floor(a * list.length + 1e-6), Math.max(Math.floor(a * list.length + 1e-6) + 1, Math.ceil(b * list.length - 1e-6)));
@@ -499,7 +499,7 @@ function drawBoard() {
     ["parameters", (r) => r.parameters, (r) => (r.parameters === null ? "" : r.parameters.toLocaleString("en"))],
     ["FLOPs/token", (r) => r.flops, (r) => (r.flops === null ? "" : short(r.flops))],
     ["state bytes", (r) => r.state_bytes, (r) => (r.state_bytes === null ? "" : short(r.state_bytes))],
-    ["trained in", (r) => r.seconds, (r) => (r.seconds === null ? "" : r.seconds < 90 ? `${Math.round(r.seconds)} s` : r.seconds < 5400 ? `${Math.round(r.seconds / 60)} min` : `${(r.seconds / 3600).toFixed(1)} h`)],
+    ["CPU time", (r) => r.seconds, (r) => (r.seconds === null ? "" : r.seconds < 90 ? `${Math.round(r.seconds)} s` : r.seconds < 5400 ? `${Math.round(r.seconds / 60)} min` : `${(r.seconds / 3600).toFixed(1)} h`)],
     ["setting", (r) => r.setting, null],
   ];
   let by = 1, sign = 1;
@@ -520,7 +520,7 @@ function drawBoard() {
   };
   $("size").addEventListener("change", show);
   show();
-  if (data.differences.length) $("differences").append(html("h3", {}, "Which differences are real?"), html("p", { class: "small" }, "TVD of the first minus that of the second. Over problems: the same test problems, signs flipped at random 10,000 times; over seeds: an exact permutation test."),
+  if (data.differences.length) $("differences").append(html("h3", {}, "Which differences hold beyond these test problems?"), html("p", { class: "small" }, "TVD of the first minus that of the second. Over problems: the same test problems, signs flipped at random 10,000 times; over seeds: an exact permutation test. The first holds the trained models fixed: " + (data.seed_spread === null ? "training again with another seed would also move TVD." : `training again with another seed moved TVD by up to ${number(data.seed_spread)}, so that smaller differences say little of the architectures.`)),
     html("div", { class: "scroll" }, html("table", {}, html("tbody", {}, ...data.differences.map((d) => html("tr", {}, html("td", {}, `${d.a} − ${d.b}`), html("td", {}, d.text)))))));
 }
 function drawFidelity() {
