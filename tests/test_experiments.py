@@ -137,6 +137,7 @@ def test_the_published_lstm_is_compared_with_the_authors_wiring():
 def test_every_experiment_has_a_plan_for_every_budget():
     assert list(EXPERIMENTS) == [f"figure{x}" for x in ("1", "2", "3a", "3bc", "3d", "4", "5", "6", "7")] + [
         "table1a",
+        "heads",
         "table1b",
     ]
     for experiment in EXPERIMENTS.values():

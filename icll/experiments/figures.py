@@ -17,6 +17,7 @@ from .statistics import rank_correlation
 
 N = 2500
 METRIC_LABELS = {"tvd": "TVD to the language (lower is better)", "accuracy": "accuracy (higher is better)"}
+NGH = "+NGH(1,2,3)"
 BASELINES = ("2-gram", "3-gram", "Baum-Welch", "Bayes filter")
 TABLE_1A = tuple(base + heads for base in ("RetNet", "GLA") for heads in ("", "+NGH(1)", "+NGH(1,2)", "+NGH(1,2,3)"))
 
@@ -230,6 +231,27 @@ def table1a(known: Known) -> Chart:
         "table1a", "Table 1(a): n-gram heads in RetNet and GLA",
         f"Trained on {train:,} problems; heads of the named orders behind the first layer.", panels,
         _costs(known, labels, train),
+    )  # fmt: skip
+
+
+def heads(known: Known) -> Chart:
+    train = _size(known)
+    models = [label for m in MODELS if known.runs((label := LABELS[m]) + NGH, train)]
+
+    def series(name: str, suffix: str, metric: str) -> Series:
+        found = [known.runs(model + suffix, train) for model in models]
+        values = tuple(mean(runs, metric) if runs else None for runs in found)
+        return Series(name, values, notes=tuple(setting_of(runs) if runs else "" for runs in found))
+
+    panels = [
+        Bars("", METRIC_LABELS[metric], tuple(models), (series("without", "", metric), series("with heads", NGH, metric)))
+        for metric in ("tvd", "accuracy")
+    ]
+    return Chart(
+        "heads", "N-gram heads in every architecture",
+        f"Trained on {train:,} problems, without and with heads of orders 1, 2 and 3 behind the first layer; each with the setting "
+        "that is best on the validation set.", tuple(panels) if models else (),
+        _costs(known, [model + NGH for model in models], train),
     )  # fmt: skip
 
 
