@@ -249,8 +249,8 @@ def heads(known: Known) -> Chart:
     ]
     return Chart(
         "heads", "N-gram heads in every architecture",
-        f"Trained on {train:,} problems, without and with heads of orders 1, 2, 3 behind the first layer; each with its setting "
-        "that is best on the validation set.", tuple(panels) if models else (),
+        f"Trained on {train:,} problems, without and with heads of orders 1, 2, 3 behind the first layer; each with the "
+        "setting that is best on the validation set.", tuple(panels) if models else (),
         _costs(known, [model + NGH for model in models], train),
     )  # fmt: skip
 
