@@ -53,6 +53,8 @@ def _checks(name: str, options: Given) -> Iterator[Check]:
         except Exception as error:  # a stranger's code may raise anything
             passed, detail = False, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         yield Check(title, passed, detail)
+        if passed is False and check is _shapes:  # nothing else can be asked then
+            return
 
 
 Make = Callable[[], nn.Module]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -55,7 +57,10 @@ def _run_in_processes(work: Callable[[Any], Any], pieces: Sequence[Any], jobs: i
         before = len(results)
         # spawn: a fork of a process with running threads may hang
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            waiting: dict[Future[Any], int] = {pool.submit(work, pieces[i]): i for i in range(len(pieces)) if i not in results}
+            with _deaf_to_interrupts():  # processes are started here: Ctrl-C is for this one, which ends them
+                waiting: dict[Future[Any], int] = {
+                    pool.submit(work, pieces[i]): i for i in range(len(pieces)) if i not in results
+                }
             try:
                 while waiting:
                     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -74,9 +79,26 @@ def _run_in_processes(work: Callable[[Any], Any], pieces: Sequence[Any], jobs: i
     return [results[i] for i in range(len(pieces))]
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started in the meantime inherits it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _run_on_ray(work: Callable[[Any], Any], pieces: Sequence[Any], address: str | None, progress: Progress) -> list[Any]:
     with connected_ray(address) as ray:
-        remote = ray.remote(max_retries=TRIES)(work)
+
+        def piece_of_work(piece: Any) -> Any:  # ray takes functions alone, `work` may be a partial one
+            return work(piece)
+
+        remote = ray.remote(max_retries=TRIES)(piece_of_work)
         references = [remote.remote(piece) for piece in pieces]
         waiting = list(references)
         while waiting:

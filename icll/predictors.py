@@ -124,7 +124,7 @@ def make_predictor(spec: str, problems: Problems) -> Predictor:
     """A predictor from its name on the command line, such as `ngram:3` or `oracle`."""
     name, colon, option = spec.partition(":")
     if name not in PREDICTORS:
-        raise unknown("predictor", name, PREDICTORS)
+        raise unknown("predictor", name, [*PREDICTORS, "the folder of a run"])
     return PREDICTORS[name](option if colon else None, problems)
 
 

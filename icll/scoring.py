@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def score(
     predictor = open_predictor(spec, problems)
     path = None if cache is None else cache / f"{_key(spec, problems)}.safetensors"
     if path is not None and (found := read_scores(path)) is not None:
-        return found
+        return replace(found, name=spec)
     shortest = problems[int(np.diff(problems.offsets).argmin())]
     predictor.predict(shortest.tokens)  # kernels compile here, off the clock
     begin = time.perf_counter()
@@ -110,7 +111,13 @@ def default_cache() -> Path:
 
 
 def _key(spec: str, problems: Problems) -> str:
-    weights = hashlib.sha256((Path(spec) / "model.safetensors").read_bytes()).hexdigest() if is_run(spec) else ""
+    weights = ""
+    if is_run(spec):
+        from .mixers import source_of
+        from .training import read_config
+
+        source = source_of(read_config(Path(spec)).model.model) or ""
+        weights = hashlib.sha256((Path(spec) / "model.safetensors").read_bytes() + source.encode()).hexdigest()
     parts = json.dumps([weights or spec, problems.fingerprint, __version__, _code_version(bool(weights))])
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 

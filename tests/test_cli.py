@@ -10,7 +10,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from icll import IcllError
 from icll.cli import main
+from icll.cli.common import open_problems, parse_options
 from icll.cli.scores import _labels
 from icll.model import ModelConfig
 from icll.tasks import load
@@ -237,3 +239,28 @@ def test_a_legend_names_models_and_folders_only_where_it_must(tmp_path):
         prepare(config, tmp_path / name)
     runs = [str(tmp_path / name) for name in "abc"]
     assert _labels(["ngram:3", *runs]) == ["3-gram", "RetNet+NGH(1,2)", *runs[1:]]
+
+
+def test_predictors_are_scored_on_the_data_their_runs_were_trained_for(tmp_path):
+    for name, profile, seed in (("a", "repo", 0), ("b", "repo", 1), ("c", "paper", 0)):
+        data = DataConfig(profile=profile, train=8 + seed)
+        prepare(RunConfig(ModelConfig("retnet", 8, 1, 1), data, RECIPES["fast"], seed), tmp_path / name)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    assert "repo" in str(open_problems(None, None, None, None, None, ["ngram:2", a, b]).origin)
+    assert "paper" in str(open_problems(None, None, None, "paper", None, [a]).origin)
+    assert "paper" in str(open_problems(None, None, None, None, None, ["ngram:2"]).origin)
+    with pytest.raises(IcllError, match="were trained on different data"):
+        open_problems(None, None, None, None, None, [a, c])
+    with pytest.raises(IcllError, match="does not exist"):
+        open_problems(Path("nowhere"), "train", None, None, None)
+
+
+def test_runs_are_listed_with_their_data_and_found_by_values(tmp_path, capsys):
+    prepare(RunConfig(ModelConfig("retnet", 8, 1, 1), DataConfig(profile="repo", seed=3), RECIPES["fast"]), tmp_path / "a")
+    assert "repo, seed 3" in run(capsys, "runs", str(tmp_path))
+    assert "no runs" in run(capsys, "runs", str(tmp_path), "--filter", "n_layers")
+    assert "retnet" in run(capsys, "runs", str(tmp_path), "--filter", "muon")
+
+
+def test_options_are_true_false_or_values():
+    assert parse_options(["a=True", "b=false", "c=no", "d=[1,2]"]) == {"a": True, "b": False, "c": "no", "d": [1, 2]}

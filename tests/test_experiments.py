@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -462,6 +464,36 @@ def test_bench_places_a_strangers_mixer_in_the_table(tmp_path, monkeypatch, caps
     assert {line.split()[1] for line in mine[:2]} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
     assert any("Bayes filter" in line for line in lines)
     assert {e.label for e in known(Path("runs")).entries if e.train == 16} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
+    (tmp_path / "runs" / next(p.name for p in Path("runs").glob("mean*ngh*")) / "mixer.py").write_text("# something else")
+    with pytest.raises(SystemExit):
+        main(["bench", "mean_of_a_stranger:RunningMean", "--quick", "--d-model", "8", "--layers", "1"])
+    assert "has changed since" in capsys.readouterr().err
+
+
+def test_a_mixer_that_was_edited_is_not_taken_for_what_it_was(tmp_path, monkeypatch, capsys):
+    """Each command in a process of its own, as one who edits a file runs them."""
+    (tmp_path / "edited.py").write_text(MIXER)
+    small = ["edited:RunningMean", "--d-model", "8", "--layers", "1"]
+
+    def icll(*arguments):
+        command = [sys.executable, "-c", "import sys; from icll.cli import main; main(sys.argv[1:])", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    trained = icll("train", *small, "--train", "16", "--epochs", "1", "--profile", "repo", "--out", "run", "--json")
+    assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "run/mixer.py").read_text() == MIXER
+    before = icll("score", "run", "--problems", "5", "--json", "--cache", "cache")
+    assert "repo" in json.loads(before.stdout)["data"]  # the data it was trained for
+    (tmp_path / "edited.py").write_text(MIXER.replace("/ count", "* 0.5"))
+    again = icll("train", *small, "--train", "16", "--epochs", "1", "--profile", "repo", "--out", "run")
+    assert again.returncode == 2 and "edited:RunningMean has changed since run was begun" in again.stderr
+    after = icll("score", "run", "--problems", "5", "--json", "--cache", "cache")
+    assert "is not what run was trained with" in after.stderr
+    first, second = (json.loads(done.stdout)["scores"][0]["tvd"] for done in (before, after))
+    assert first != second  # not from the cache
+    (tmp_path / "edited.py").write_text(MIXER.replace("x.cumsum(1)", "x.flip(1).cumsum(1).flip(1)"))
+    ahead = icll("train", *small, "--train", "16", "--out", "ahead")
+    assert ahead.returncode == 2 and "looks ahead" in ahead.stderr and not (tmp_path / "ahead").exists()
 
 
 def test_bench_refuses_a_mixer_that_sees_the_future(tmp_path, monkeypatch, capsys):

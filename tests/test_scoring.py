@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ def test_ray_gives_the_same_results_and_survives_a_killed_worker(tmp_path):
         jobs = [(str(tmp_path), x) for x in range(6)]
         assert run_pieces(die_once, jobs, engine="ray") == [x * x for x in range(6)]
         assert (tmp_path / "died").exists()
+        assert run_pieces(partial(pow, 2), [3, 4], engine="ray") == [8, 16]  # as `icll score` calls it
     finally:
         ray.shutdown()
 

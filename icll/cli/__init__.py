@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from cyclopts import CycloptsError
 
@@ -24,6 +26,7 @@ from .common import app
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input is one line on standard error and exit code 2."""
+    warnings.formatwarning = _warning_line
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, IcllError) as error:
@@ -39,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("icll: stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _warning_line(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Ours are for users, without the place in the code."""
+    ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parent.parent)
+    return f"icll: {message}\n" if ours else f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _fail(message: str) -> None:

@@ -136,7 +136,7 @@ def heads_command(
     run: Run,
     /,
     *,
-    problems: int = 50,
+    problems: int | None = None,
     first: int = 200,
     orders: str = "1,2,3",
     threshold: float = 0.5,
@@ -158,7 +158,7 @@ def heads_command(
     Parameters
     ----------
     problems
-        How many, from the first.
+        How many, from the first; default: 50, or all there are.
     first
         Tokens of each problem.
     orders
@@ -172,7 +172,7 @@ def heads_command(
     from ..progress import progress_bar
 
     model, chosen = open_run(run, data, split, profile, seed)
-    chosen = some(chosen, problems).cut(first)
+    chosen = some(chosen, min(50, len(chosen)) if problems is None else problems).cut(first)
     if not 0 < threshold <= 1:
         raise IcllError(f"--threshold must be above 0 and at most 1, not {threshold}")
     with progress_bar("heads") as progress:
@@ -240,9 +240,6 @@ def compare(
     from ..progress import progress_bar
 
     allow_local_plugins()
-    chosen = open_problems(data, split, task, profile, seed)
-    if problems is not None:
-        chosen = some(chosen, problems)
     specs: dict[str, str] = {}
     for text in predictors:
         name, equals, spec = text.partition("=")
@@ -251,6 +248,9 @@ def compare(
         if name in specs:
             raise IcllError(f"two predictors are called {name}: name them apart, as in A={spec}")
         specs[name] = spec
+    chosen = open_problems(data, split, task, profile, seed, list(specs.values()))
+    if problems is not None:
+        chosen = some(chosen, problems)
     with progress_bar("compare") as progress:
         found = distances(specs, chosen, first=first, jobs=jobs, progress=progress)
     if picture is not None:

@@ -17,6 +17,7 @@ from ..errors import IcllError
 if TYPE_CHECKING:
     from ..languages import Automaton, Profile
     from ..tasks.problems import Problems, Splits
+    from ..training import DataConfig
 
 app = App(  # the help of each command has an example
     name="icll",
@@ -36,10 +37,16 @@ ProfileName = Annotated[
 ]
 Seed = Annotated[int | None, Parameter(help="Another seed gives other languages; default: 0.")]
 SplitOf = Annotated[Split | None, Parameter(help="Which set of a data folder; default: test.")]
-Source = Annotated[Path | None, Parameter(help="A data folder or file; without it, the set of --task, --profile, --seed.")]
+Source = Annotated[
+    Path | None,
+    Parameter(
+        help="A data folder or file; without it, the set of --task, --profile, --seed, or if none of them is given the data "
+        "that the runs were trained for."
+    ),
+]
 # Of the commands that train: where, and into what.
 RunSeed = Annotated[int, Parameter(help="Of weights, order and dropout.")]
-Precision = Annotated[str, Parameter(help="`32-true` or `bf16-mixed`.")]
+Precision = Annotated[str, Parameter(help="`32-true`, `bf16-mixed` or `64-true`.")]
 Accelerator = Annotated[str, Parameter(help="`cpu`, `cuda`, `mps` or `auto`.")]
 Devices = Annotated[int, Parameter(help="Processes on each node.")]
 Nodes = Annotated[int, Parameter(help="Number of nodes.")]
@@ -81,7 +88,7 @@ def parse_options(pairs: Sequence[str] | None) -> dict[str, object]:
         if not equals:
             raise IcllError(f"--option {pair}: write name=value")
         try:
-            options[name] = json.loads(value)
+            options[name] = json.loads(value.lower() if value in ("True", "False") else value)
         except json.JSONDecodeError:
             options[name] = value
     return options
@@ -103,23 +110,52 @@ def profile_of(name: str | None, **ranges: Range | None) -> Profile:
     return replace(get_profile(name or "paper"), **{key: value for key, value in ranges.items() if value is not None})
 
 
-def open_problems(path: Path | None, split: Split | None, task: Task | None, profile: str | None, seed: int | None) -> Problems:
-    """A set from a folder, from a file, or made on the spot."""
+def open_problems(
+    path: Path | None,
+    split: Split | None,
+    task: Task | None,
+    profile: str | None,
+    seed: int | None,
+    predictors: Sequence[str] = (),
+) -> Problems:
+    """A set from a folder, from a file, or made on the spot: as asked for, else what runs among the predictors were trained
+    for."""
     from ..tasks import associative_recall, load, regbench
     from ..tasks.problems import split_path
 
     if path is not None:
+        if not path.exists():
+            raise IcllError(f"{path} does not exist: give a folder that `icll data make` wrote, or one of its files")
         refuse(str(path), task=task, profile=profile, seed=seed)
         if path.is_dir():
             return load(split_path(path, split or "test"))
         refuse(f"the file {path}", split=split)
         return load(path)
+    if task is None and profile is None and seed is None and (own := _data_of_runs(predictors)) is not None:
+        return getattr(own.load(), split or "test")
     if task == "recall":
         refuse("--task recall", profile=profile)
         made: Splits = associative_recall(seed=seed or 0)
     else:
         made = regbench(profile=profile or "paper", seed=seed or 0)
     return getattr(made, split or "test")
+
+
+def _data_of_runs(predictors: Sequence[str]) -> DataConfig | None:
+    """What the runs among the predictors were trained for; None if there is no run."""
+    from ..scoring import is_run
+    from ..training import change, problem_data, read_config
+
+    found: dict[str, tuple[str, DataConfig]] = {}
+    for run in filter(is_run, predictors):
+        data = change(
+            problem_data(read_config(Path(run)), Path(run)), train=1, relabel=False
+        )  # test sets do not depend on them
+        found[str(data)] = run, data
+    if len(found) > 1:
+        (one, _), (two, _), *_ = found.values()
+        raise IcllError(f"{one} and {two} were trained on different data: choose with --profile, --task, --seed or --data")
+    return next((data for _, data in found.values()), None)
 
 
 def read_automata(path: Path) -> list[Automaton]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from .common import JSON, allow_local_plugins, app, draw_curves, print_json, print_table
+from .common import JSON, Again, MixerOptions, allow_local_plugins, app, draw_curves, parse_options, print_json, print_table
 
 Budget = Annotated[
     Literal["demo", "cpu", "paper"],
@@ -224,8 +224,10 @@ def bench(
     d_model: int | None = None,
     layers: int | None = None,
     heads: int | None = None,
+    option: MixerOptions = None,
     seed: int = 0,
     out: Root = Path("runs"),
+    force: Again = False,
     jobs: int | None = None,
     json_: JSON = False,
 ) -> None:
@@ -261,15 +263,21 @@ def bench(
     from ..experiments.reproduce import carry_out, check_outcomes, estimate
     from ..experiments.results import label_of
     from ..progress import progress_bar
+    from ..training.runs import check_folder, prepare
 
     allow_local_plugins()
-    failed_checks = [c for c in check_mixer(mixer) if c.passed is False]
+    options = parse_options(option)
+    failed_checks = [c for c in check_mixer(mixer, options) if c.passed is False]
     if failed_checks:
         first = failed_checks[0]
         raise IcllError(
             f"{mixer} fails {len(failed_checks)} checks: {first.name}: {first.detail}; `icll check {mixer}` shows all of them"
         )
-    configs = bench_configs(mixer, quick=quick, d_model=d_model, layers=layers, heads=heads, seed=seed)
+    configs = bench_configs(mixer, quick=quick, d_model=d_model, layers=layers, heads=heads, options=options, seed=seed)
+    for config in configs:
+        check_folder(config, out / config.name, force)
+        if force:
+            prepare(config, out / config.name, force)
     plan = Plan(configs)
     with progress_bar("measuring a step of each model") as progress:
         expected = estimate(plan, out, jobs=jobs, progress=progress)

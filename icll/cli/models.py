@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from .common import JSON, MixerOptions, allow_local_plugins, app, parse_options, print_json, print_table
 
 
@@ -44,6 +44,7 @@ def models(
     from ..mixers import ARCHITECTURES, can_step
     from ..model import build_model
 
+    whole("--length", length, 1)
     allow_local_plugins()
     rows, table = [], []
     for name in names or ARCHITECTURES:

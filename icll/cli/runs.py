@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -37,7 +37,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..training import Machine, RunConfig
+    from ..training import Machine, RunConfig, RunSummary
 
 
 Orders = Annotated[str | None, Parameter(help="Orders of n-gram heads, such as 1,2,3.")]
@@ -56,6 +56,7 @@ def train_command(
     ngram_after: str | None = None,
     init: str = "native",
     embedding_std: float = 0.02,
+    max_length: int = 1024,
     authors_bug: bool = False,
     option: MixerOptions = None,
     task: TaskName = None,
@@ -112,6 +113,8 @@ def train_command(
         `native` (a mixer's own) or `authors`.
     embedding_std
         Of the first embeddings; attention finds earlier tokens sooner from large ones, such as 1 (see docs/training.md).
+    max_length
+        Tokens that models with learned positions can read, when they are trained and later.
     authors_bug
         The published wiring of lstm and mamba.
     train
@@ -164,7 +167,7 @@ def train_command(
             RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
             authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
             ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
-            embedding_std=embedding_std,
+            embedding_std=embedding_std, max_length=max_length,
         ),
         DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
     )  # fmt: skip
@@ -256,7 +259,7 @@ def runs(
 
     if not root.is_dir():
         raise IcllError(f"{root} is not a folder: give the one runs are in")
-    found = [r for r in find_runs(root) if filter_ is None or filter_ in f"{r.folder} {json.dumps(as_plain(r.config))}"]
+    found = [r for r in find_runs(root) if filter_ is None or any(filter_ in text for text in _settings(as_plain(r.config), r))]
     table = []
     for run in found:
         test = (run.result or {}).get("test", {})
@@ -264,7 +267,8 @@ def runs(
         table.append({
             "run": str(run.folder), "model": run.config.model.model, "heads": list(run.config.model.ngram_heads),
             "d_model": run.config.model.d_model, "layers": run.config.model.n_layers,
-            "train": getattr(run.config.data, "train", None), "recipe": run.config.recipe.name, "seed": run.config.seed,
+            "data": _data(run.config), "train": getattr(run.config.data, "train", None),
+            "recipe": run.config.recipe.name, "seed": run.config.seed,
             "status": run.status, "epochs": last.get("epoch", 0), "of": run.config.recipe.epochs,
             "valid_tvd": min((r["valid_tvd"] for r in run.rows if "valid_tvd" in r), default=None),
             "test_perplexity": test.get("perplexity", {}).get("mean"),
@@ -295,6 +299,7 @@ def runs(
                 r["model"],
                 heads,
                 size,
+                r["data"],
                 str(r["train"] or "-"),
                 r["recipe"],
                 str(r["seed"]),
@@ -308,8 +313,9 @@ def runs(
     header = [
         "run",
         "model",
-        "heads",
+        "n-gram heads",
         "d x layers",
+        "data",
         "train",
         "recipe",
         "seed",
@@ -322,3 +328,25 @@ def runs(
         "",
     ]
     print_table(header, rows)
+
+
+def _settings(plain: object, run: RunSummary | None = None) -> Iterator[str]:
+    """All values of a config as text, and the run's folder."""
+    if run is not None:
+        yield str(run.folder)
+    values = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else None
+    if values is None:
+        yield str(plain)
+    for value in values or ():
+        yield from _settings(value)
+
+
+def _data(config: RunConfig) -> str:
+    """What a run was trained on: the profile, the task recall, or a text."""
+    from ..training import DataConfig
+
+    data = config.data
+    if not isinstance(data, DataConfig):
+        return str(getattr(data, "corpus", None) or data.label)
+    name = data.task if data.task == "recall" else data.profile if isinstance(data.profile, str) else "own profile"
+    return name + (f", seed {data.seed}" if data.seed else "") + (", relabelled" if data.relabel else "")

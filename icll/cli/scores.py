@@ -75,7 +75,7 @@ def score(
 
     allow_local_plugins()
 
-    chosen = open_problems(data, split, task, profile, seed)
+    chosen = open_problems(data, split, task, profile, seed, predictors)
     if problems is not None:
         if not 1 <= problems <= len(chosen):
             raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")

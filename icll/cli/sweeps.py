@@ -74,7 +74,7 @@ def sweep(
     seed
         Of weights and order; with --asha also of the choice of trials.
     wider
-        Widths to go on with when the widest is best; `none` for none.
+        Widths to go on with when the widest is best; `none` for none, which is the default with --d-model.
     asha
         Search with a budget: so many trials drawn from the grid, most of them stopped early (asynchronous successive halving).
     first_rung
@@ -106,7 +106,8 @@ def sweep(
         "d_models": _values("--d-model", d_model, int), "layers": _values("--layers", layers, int),
         "heads": _values("--heads", heads, int), "epochs": _values("--epochs", epochs, int),
         "rates": _values("--rate", rate, float), "decays": _values("--weight-decay", weight_decay, float),
-        "wider": () if wider == "none" else _values("--wider", wider, int),
+        # somebody who names widths wants these
+        "wider": () if wider == "none" or (wider is None and d_model is not None) else _values("--wider", wider, int),
     }  # fmt: skip
 
     def changed(grid: Grid) -> Grid:
@@ -120,7 +121,7 @@ def sweep(
     )  # fmt: skip
     configs = chosen.first()
     if dry_run:
-        _list(configs, json_)
+        _list(configs, json_, asha)
         return
     budget = Asha(asha, first_rung or 1, eta or 3, seed) if asha is not None else None
     folder = out or Path("sweeps") / f"{name}-{model.replace(':', '-')}-n{train}-{recipe}"
@@ -158,12 +159,13 @@ def _settings(config: RunConfig) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _list(configs: list[RunConfig], json_: bool) -> None:
+def _list(configs: list[RunConfig], json_: bool, asha: int | None) -> None:
     rows = [{"run": c.name, **_settings(c)} for c in configs]
     if json_:
         print_json(rows)
         return
-    print(f"{len(rows)} trials, before any that follow when the widest is best:")
+    drawn = f"{min(asha, len(rows))} of these are drawn: " if asha is not None else ""
+    print(f"{drawn}{len(rows)} trials, before any that follow when the widest is best:")
     print_table(list(rows[0]), [[f"{v:g}" if not isinstance(v, str) else v for v in row.values()] for row in rows])
 
 

@@ -75,7 +75,9 @@ def generate(
             print("\n" if text == "|" else text, end="", flush=True)
         print()
         return
-    chosen = open_problems(data, None, None, profile, None)
+    if prompt:
+        raise IcllError("--prompt has no effect with --score, which reads test problems: leave one of them out")
+    chosen = open_problems(data, None, None, profile, None, [str(run), *others])
     if not 1 <= problems <= len(chosen):
         raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
     chosen = chosen[:problems]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..training import RunConfig, change
 from .board import Place, leaderboard
@@ -22,6 +23,7 @@ def bench_configs(
     d_model: int | None = None,
     layers: int | None = None,
     heads: int | None = None,
+    options: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> tuple[RunConfig, ...]:
     """As all others at the budget cpu, or quickly."""
@@ -29,7 +31,8 @@ def bench_configs(
         made = [run(mixer, "demo", QUICK_TRAIN, heads=orders, seed=seed) for orders in HEADS]
     else:
         made = [run(mixer, "cpu", heads=orders, seed=seed) for orders in HEADS]
-    return tuple(replace(c, model=change(c.model, d_model=d_model, n_layers=layers, n_heads=heads)) for c in made)
+    changes = {"d_model": d_model, "n_layers": layers, "n_heads": heads, "options": options or None}
+    return tuple(replace(c, model=change(c.model, **changes)) for c in made)
 
 
 def bench_board(configs: Sequence[RunConfig], root: Path) -> list[Place]:

@@ -35,7 +35,9 @@ class Place:
 def leaderboard(known: Known, train: int = N, epochs: int | None = None) -> list[Place]:
     """Runs of N training problems, and learners. `epochs`: only runs that trained as long, for a fair comparison."""
     floor = known.learner("Bayes filter")
-    groups: list[list[Entry]] = [[e] for label in known.learners() if (e := known.learner(label)) and e.n_problems >= 100]
+    learners = [e for label in known.learners() if (e := known.learner(label))]
+    most = max((e.n_problems for e in learners), default=0)  # those on fewer problems are no match
+    groups: list[list[Entry]] = [[e] for e in learners if e.n_problems == most]
     if epochs is not None:
         keep = [e.config.hash for e in known.entries if e.config and e.config.recipe.epochs == epochs]
         known = known.only(keep)

@@ -98,6 +98,13 @@ def order(known: Known, train: int = N) -> tuple[list[tuple[str, float, float]],
     return rows, correlation
 
 
+def _of_models(rows: Sequence[tuple[str, float, float]]) -> str:
+    models = [row for row in rows if row[0] in LABELS.values()]
+    if len(models) < 3:
+        return ""
+    return f", {rank_correlation([r[1] for r in models], [r[2] for r in models]):.2f} of the models alone"
+
+
 def figure1(known: Known) -> Chart:
     train = _size(known)
     models = [label for label in known.labels() if "+" not in label]
@@ -113,7 +120,7 @@ def figure1(known: Known) -> Chart:
         notes = [
             f"Order by our TVD: {ours}.",
             f"Order by the paper's: {theirs}.",
-            f"Rank correlation (Spearman): {correlation:.2f}.",
+            f"Rank correlation (Spearman): {correlation:.2f} with the learners{_of_models(rows)}.",
         ]
     return Chart(
         "figure1", "Which models learn languages in context?",

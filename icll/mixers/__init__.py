@@ -1,7 +1,18 @@
 """Token mixers, one file for each architecture, and where they are found by name."""
 
 from .attention import Attention
-from .base import ARCHITECTURES, Architecture, Mixer, Mixing, architecture, can_step, find_architecture, make_mixer, takes_heads
+from .base import (
+    ARCHITECTURES,
+    Architecture,
+    Mixer,
+    Mixing,
+    architecture,
+    can_step,
+    find_architecture,
+    make_mixer,
+    source_of,
+    takes_heads,
+)
 from .gla import GatedLinearAttention
 from .h3 import H3
 from .hyena import Hyena
@@ -36,5 +47,6 @@ __all__ = [
     "can_step",
     "find_architecture",
     "make_mixer",
+    "source_of",
     "takes_heads",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -166,13 +167,26 @@ def _imported(path: str) -> type[nn.Module]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever a stranger's module raises when it is imported
-        raise IcllError(f"cannot import {module_name!r} for {path!r}: {type(error).__name__}: {_first_line(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        where = " (the current folder, installed packages and PYTHONPATH are searched)" if missing else ""
+        raise IcllError(
+            f"cannot import {module_name!r} for {path!r}: {type(error).__name__}: {_first_line(error)}{where}"
+        ) from error
     mixer = getattr(module, class_name, None)
     if mixer is None:
         raise IcllError(f"{module_name!r} has no {class_name!r}: check the name behind the colon in {path!r}")
     if not (inspect.isclass(mixer) and issubclass(mixer, nn.Module)):
         raise IcllError(f"{path!r} is not a torch.nn.Module class: a mixer is a module that maps [B, L, D] to [B, L, D]")
     return mixer
+
+
+def source_of(name: str) -> str | None:
+    """The file that defines a mixer of one's own, as text: what its runs depend on. None for mixers of this package."""
+    mixer = find_architecture(name).mixer if ":" in name else None
+    if mixer is None or mixer.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    file = inspect.getsourcefile(mixer)
+    return Path(file).read_text() if file else None
 
 
 def takes_heads(architecture: Architecture) -> bool:
@@ -185,16 +199,21 @@ def make_mixer(architecture: Architecture, given: dict[str, Any], options: dict[
     parameters = inspect.signature(architecture.mixer).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     own = [name for name in parameters if name not in given and name not in architecture.options]
-    for name in options:
+    for name, value in options.items():
         if name not in own and not takes_any:
             raise unknown(f"option of {architecture.mixer.__name__}", name, own or ["none"])
+        if name in parameters and isinstance(parameters[name].default, bool) and not isinstance(value, bool):
+            raise IcllError(f"the option {name} of {architecture.mixer.__name__} is true or false, not {value!r}")
     offered = {name: value for name, value in given.items() if name in parameters}
     try:
         return architecture.mixer(**offered, **architecture.options, **options)
-    except TypeError as error:
+    except IcllError:
+        raise
+    except Exception as error:  # whatever a stranger's constructor raises
+        known = ", ".join([*offered, *architecture.options, *options]) or "nothing"
         raise IcllError(
-            f"cannot build {architecture.mixer.__name__}: {_first_line(error)}; its constructor is called with "
-            f"{', '.join([*offered, *architecture.options, *options])}"
+            f"cannot build {architecture.mixer.__name__}: {type(error).__name__}: {_first_line(error)}; it was given {known}. "
+            f"A constructor may name {', '.join(given)}, and takes arguments of its own by --option NAME=VALUE"
         ) from error
 
 

@@ -67,8 +67,8 @@ class TextSource:
         for split in ("valid", "test"):
             if tokens.counts[split] < 2:
                 raise IcllError(
-                    f"{tokens.name} has no text for {split}: it has fewer than 20 documents to hold some out; "
-                    f"name a file {split}.txt"
+                    f"{tokens.name} has no text for {split}: it has fewer than 20 documents to hold some out; make it a folder "
+                    f"with train.txt, valid.txt and test.txt, or say with --document-start which lines begin a document"
                 )
         steps = -(-data.tokens // (self.rows * data.context))
         self.steps = -(-steps // recipe.epochs)  # of an epoch

@@ -124,7 +124,9 @@ class Trainer:
     # --- the loop ---
 
     def fit(self, watch: Watch = lambda progress, row: None, until: int | None = None) -> Progress:
-        """Train from where the run stands to its end, or to the end of epoch `until`."""
+        """Train from where the run stands to its end, or to the end of epoch `until`. One process is watched."""
+        if self.fabric.global_rank > 0:
+            watch = lambda progress, row: None  # noqa: E731
         recipe, progress = self.config.recipe, self.progress
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         with self._finishing_steps():
@@ -350,6 +352,10 @@ def load_weights(model: Model, tensors: dict[str, torch.Tensor]) -> None:
         raise IcllError(f"these weights are of another model: {odd} is not in both")
     with torch.no_grad():
         for name, tensor in tensors.items():
+            if mine[name].shape != tensor.shape:
+                raise IcllError(
+                    f"these weights are of another model: {name} is {list(tensor.shape)} there, {list(mine[name].shape)} here"
+                )
             mine[name].copy_(parted(tensor, mine[name]))
 
 

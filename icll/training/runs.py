@@ -8,7 +8,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ import icll
 
 from ..errors import IcllError
 from ..files import read_json, replacing
+from ..mixers import source_of
 from ..model import Model, model_of
 from .config import DataConfig, RunConfig, as_plain, from_plain
 from .loop import Machine, Trainer, Watch, load_weights, peak_memory_mb, weights
 
 CONFIG, RESULT, WEIGHTS, METRICS = "config.yaml", "result.json", "model.safetensors", "metrics.jsonl"
+MIXER = "mixer.py"  # the file that defines a mixer of one's own, as it was when the run began
 
 
 def train(
@@ -47,6 +49,8 @@ def train(
     finished = None if force else read_result(folder)
     if finished is not None:
         return finished
+    if ":" in config.model.model:
+        check_causal(config)
     code = commit()  # of the code that is loaded: it may be another when the run ends
     trainer = Trainer(config, folder, machine, loggers)  # what is wrong with the config is said before anything is written
     if trainer.fabric.global_rank == 0:
@@ -72,6 +76,15 @@ def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:
             raise IcllError(
                 f"{folder} is a run of another config ({_difference(config, other)}): choose another --out, or --force"
             )
+        if not force and _mixer_changed(config, folder):
+            raise IcllError(
+                f"the file of {config.model.model} has changed since {folder} was begun ({MIXER} there is what it was): "
+                "--force trains it anew, another --out keeps both"
+            )
+
+
+def _mixer_changed(config: RunConfig, folder: Path) -> bool:
+    return (folder / MIXER).exists() and (folder / MIXER).read_text() != source_of(config.model.model)
 
 
 def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
@@ -80,8 +93,24 @@ def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
         made = [RESULT, WEIGHTS, METRICS, "details.json", "curves.png"]
         for path in (*(folder / name for name in made), *(folder / "last").glob("step-*")):
             path.unlink(missing_ok=True)
+    if (source := source_of(config.model.model)) is not None:
+        with replacing(folder / MIXER) as (path,):
+            path.write_text(source)
     with replacing(folder / CONFIG) as (path,):
         path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False))
+
+
+def check_causal(config: RunConfig) -> None:
+    """Refuse a mixer of one's own that looks ahead: its scores would mean nothing."""
+    model = model_of(replace(config.model, ngram_heads=(), dropout=0.0), 0).eval()
+    tokens = torch.randint(1, config.model.vocab_size, (2, 24), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[:, 12:] = tokens[:, 12:].flip(1).roll(1, 0)
+    with torch.no_grad():
+        one, two = model(tokens)[:, :12], model(changed)[:, :12]
+    if (one - two).abs().max() > 1e-3 * one.abs().max():
+        name = config.model.model
+        raise IcllError(f"{name} looks ahead: later tokens change its outputs before them; `icll check {name}` says more")
 
 
 def _difference(a: RunConfig, b: RunConfig) -> str:
@@ -173,7 +202,11 @@ def load_run(folder: str | Path) -> Model:
     try:
         load_weights(model, load_file(folder / WEIGHTS))
     except SafetensorError as error:
-        raise IcllError(f"{folder / WEIGHTS} is damaged: {error}") from None
+        raise IcllError(f"{folder / WEIGHTS} is damaged ({error}): train it anew from its config.yaml, with --force") from None
+    if _mixer_changed(config, folder):
+        warnings.warn(
+            f"the file of {config.model.model} is not what {folder} was trained with: see {MIXER} there", stacklevel=2
+        )
     model.name = folder.name
     return model.eval()
 
