@@ -325,7 +325,7 @@ def test_the_fidelity_table_can_be_searched(page):
 
 def test_the_table_of_models_can_be_sorted(page):
     first = "#board tbody tr:first-child td"
-    assert page.locator(first).first.text_content() == "truth"
+    assert page.locator(first).first.text_content() == "Bayes filter"
     page.click("#board th:nth-child(2) button")  # by TVD, the other way round
     assert page.evaluate("document.activeElement.textContent") == "TVD"  # the next key press is still for it
     assert page.locator(first).first.text_content() == "uniform"

@@ -156,7 +156,7 @@ def test_long_lines_and_characters_at_their_cuts_survive(tmp_path, monkeypatch):
     found = texts(tmp_path / "a.txt")
     assert "".join(t for part in found.values() for t in part) != "" and max(len(t) for t in found["train"]) <= 10
     (part,) = open_corpus(str(tmp_path / "a.txt")).parts
-    assert "".join(t for found, _, _ in part.read(0) for t in found) == text
+    assert "".join(t for found in part.read(0) for t in found.texts) == text
 
 
 def test_the_speeches_are_a_corpus():

@@ -351,7 +351,7 @@ def table1b_command(
             except KeyboardInterrupt:
                 print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
                 sys.exit(130)
-    if root.is_dir():
+    if root.is_dir() and train is not False:
         draw_curves(root)
     entries = table1b(find_runs(root) if root.is_dir() else [], configs)
     if json_:

@@ -19,7 +19,7 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
     score: bool = False,
-    problems: int = 100,
+    problems: int | None = None,
     data: Source = None,
     profile: ProfileName = None,
     json_: JSON = False,
@@ -49,7 +49,7 @@ def generate(
     score
         Read each test problem, write strings, and count those its language accepts.
     problems
-        With --score: how many test problems.
+        With --score: how many test problems; default: 100, or all there are.
     """
     from ..generation import score_writing, write_strings
     from ..progress import progress_bar
@@ -78,6 +78,7 @@ def generate(
     if prompt:
         raise IcllError("--prompt has no effect with --score, which reads test problems: leave one of them out")
     chosen = open_problems(data, None, None, profile, None, [str(run), *others])
+    problems = min(100, len(chosen)) if problems is None else problems
     if not 1 <= problems <= len(chosen):
         raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
     chosen = chosen[:problems]
