@@ -38,7 +38,7 @@ demo: $(VENV)/core
 	$(BIN)/icll score ngram:2 ngram:3 bayes:300 demo/runs/retnet-* demo/runs/transformer-* oracle --data demo/data \
 		--problems 100 --picture demo/scores.png
 	$(BIN)/icll generate demo/runs/retnet-ngh123-* --prompt "abcab|abab|cabca|bcabc" --strings 3 --length 12
-	$(BIN)/icll report --runs demo/runs --out demo/report
+	$(BIN)/icll report --runs demo/runs --runs results/training --out demo/report
 	@echo "done: open demo/report/index.html in a browser: step through a problem with the arrow keys, and see how models compare"
 
 test: lint $(VENV)/test

@@ -146,4 +146,4 @@ def summary(rows: Sequence[Row]) -> str:
         parts.append(
             f"of {len(some)} {name} {counts[REPRODUCED]} reproduced, {counts[DIFFERS]} differ{which}, {counts[NOT_RUN]} not run"
         )
-    return "; ".join(parts)
+    return "; ".join(parts).capitalize()
