@@ -531,6 +531,16 @@ def test_the_table_has_the_papers_seven_rows(tokens):
     assert claims([entries[0], worse, *entries[2:]])[0][1] is False
 
 
+def test_the_table_may_have_another_context_and_other_places(tokens):
+    usual, longer = table1b_configs("cpu", tokens), table1b_configs("cpu", tokens, context=1024)
+    sizes = {(c.data.context, c.model.max_length, c.recipe.batch_size, c.recipe.accumulate) for c in longer}
+    assert sizes == {(1024, 1024, 16, 8)} and not {c.hash for c in usual} & {c.hash for c in longer}
+    elsewhere = table1b_configs("cpu", tokens, ngram_after=(0, -1))
+    same = [a.hash == b.hash for a, b in zip(usual, elsewhere, strict=True)]
+    assert same == [not c.model.ngram_heads for c in usual]
+    assert elsewhere[1].model.ngram_after == (0, -1)
+
+
 @pytest.mark.slow
 def test_the_paper_budget_is_checked_by_a_dry_run(capsys):
     main(["text", "table1b", "--budget", "paper", "--only", "retnet+ngh", "--json"])
@@ -591,6 +601,12 @@ def test_the_table_from_the_command_line(folder, tmp_path, capsys, monkeypatch):
     table = json.loads(capsys.readouterr().out)
     assert len(table["rows"]) == 7 and table["rows"][0]["perplexity"] is None and table["rows"][6]["change"] is not None
     assert [c["holds"] for c in table["claims"]] == [None, None, None]
+    main([*command, "--only", "llama+", "--context", "16", "--ngram-after", "0", "--json"])
+    table = json.loads(capsys.readouterr().out)
+    assert table["rows"][6]["by_seed"] and table["rows"][6]["change"] is None
+    with pytest.raises(SystemExit):
+        main(["text", "table1b", "--budget", "paper", "--context", "16"])
+    assert "--context: not for the dry run" in capsys.readouterr().err
 
 
 def make(path: Path, content: bytes) -> Path:

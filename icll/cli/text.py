@@ -291,6 +291,8 @@ def table1b_command(
     only: list[str] | None = None,
     seeds: str | None = None,
     tokens: float | None = None,
+    context: int | None = None,
+    ngram_after: str | None = None,
     precision: Precision = "32-true",
     root: Path = Path("runs"),
     train: Annotated[bool | None, Parameter(negative="--no-train")] = None,
@@ -314,6 +316,10 @@ def table1b_command(
         Train only these, such as 0 or 1,2.
     tokens
         To train on, in place of the budget's.
+    context
+        Tokens the models read at once, in place of the budget's; batches keep their number of tokens.
+    ngram_after
+        Layers that bundles of n-gram heads replace, from 0, negative from the end; default: 1,-2.
     root
         The folder of the runs.
     train
@@ -322,6 +328,7 @@ def table1b_command(
         For each run; default: torch's.
     """
     from ..text.dry import dry_run
+    from ..text.presets import PLACES
     from ..text.table1b import ROWS, claims, find_budget, table1b, table1b_configs
     from ..training import Machine, find_runs
     from ..training import train as train_run
@@ -331,6 +338,9 @@ def table1b_command(
     if not rows:
         raise IcllError(f"no row is named like {' or '.join(only or [])}: choose from {', '.join(row.name for row in ROWS)}")
     if budget == "paper" and train is None:
+        given = {"--corpus": corpus, "--tokens": tokens, "--context": context, "--ngram-after": ngram_after, "--seeds": seeds}
+        if unused := [option for option, value in given.items() if value is not None]:
+            raise IcllError(f"{', '.join(unused)}: not for the dry run of --budget paper; leave it out, or add --train")
         made = []
         for row in rows:
             made.append(dry_run(row, find_budget(budget).size))
@@ -340,7 +350,8 @@ def table1b_command(
             print_json([m.as_dict() for m in made])
         return
     found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
-    configs = table1b_configs(budget, found, int(tokens) if tokens else None, precision)
+    places = numbers("--ngram-after", ngram_after) or PLACES
+    configs = table1b_configs(budget, found, int(tokens) if tokens else None, precision, context, places)
     names = {(row.model, row.heads) for row in rows}
     wanted = numbers("--seeds", seeds)
     for config in configs if train is not False else []:

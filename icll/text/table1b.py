@@ -62,21 +62,30 @@ def find_budget(name: str) -> Budget:
 
 
 def row_config(row: Row, size: Size, tokens: Tokens, seed: int = 0, ngram_after: tuple[int, ...] = PLACES) -> RunConfig:
-    model = text_model(
-        row.model, size, row.heads, vocab_size=tokens.vocab_size, separator=tokens.separator, ngram_after=ngram_after
-    )
+    places = ngram_after if row.heads else PLACES  # a model without heads is the same run wherever others have them
+    model = text_model(row.model, size, row.heads, vocab_size=tokens.vocab_size, separator=tokens.separator, ngram_after=places)
     return RunConfig(model, TextData(tokens.name, tokens.fingerprint, size.context, size.tokens), size.recipe, seed)
 
 
 def table1b_configs(
-    budget: str, tokens: Tokens, train_tokens: int | None = None, precision: str = "32-true"
+    budget: str,
+    tokens: Tokens,
+    train_tokens: int | None = None,
+    precision: str = "32-true",
+    context: int | None = None,
+    ngram_after: tuple[int, ...] = PLACES,
 ) -> list[RunConfig]:
-    """All runs of the table: the rows with seed 0 first, then the other seeds of the key rows. `train_tokens`: another number
-    of tokens to train on than the budget's."""
+    """All runs of the table: the rows with seed 0 first, then the other seeds of the key rows. `train_tokens` to train on,
+    `context` (batches keep their number of tokens) and the layers that heads replace may differ from the budget's, to see
+    what the table depends on."""
     found = find_budget(budget)
     size = replace(found.size, tokens=train_tokens or found.size.tokens)
+    if context is not None:
+        batch = max(1, round(size.recipe.batch_size * size.context / context))
+        pieces = math.gcd(batch, size.recipe.accumulate)
+        size = replace(size, context=context, recipe=replace(size.recipe, batch_size=batch, accumulate=pieces))
     return [
-        replace(row_config(row, size, tokens, seed), precision=precision)
+        replace(row_config(row, size, tokens, seed, ngram_after), precision=precision)
         for seed in range(found.seeds) for row in ROWS if seed == 0 or row.key
     ]  # fmt: skip
 
