@@ -19,6 +19,11 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> IcllError:
     return IcllError(f"unknown {kind} {name!r}: choose from {', '.join(options)}{hint}")
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error says; some say nothing."""
+    return (str(error).splitlines() or [""])[0]
+
+
 def whole(name: str, value: object, least: int, most: int = 10**9) -> int:
     """`value` as an int within least..most, or an error that names it."""
     try:

@@ -28,7 +28,7 @@ from icll.ops import naive_output_loss, output_loss
 from icll.text import TextData, Tokens, corpus, open_corpus, score_text, shards, text_model, tokenise
 from icll.text.presets import APPENDIX_G, MODELS, SIZES, Size, bundle_parameters, count_parameters, layer_parameters
 from icll.text.table1b import ROWS, Entry, claims, row_config, table1b, table1b_configs
-from icll.text.tokenizer import find_tokenizer, train_bpe
+from icll.text.tokenizer import SEPARATOR, find_tokenizer, read_tokenizer, train_bpe
 from icll.text.writing import write_text
 from icll.training import Recipe, RunConfig, RunSummary, as_plain, from_plain, loop, read_config, train
 
@@ -149,6 +149,30 @@ def test_a_dataset_is_streamed(tmp_path, folder):
     assert [t for found in part.read(30) for t in found.texts] == documents["train"][30:]
 
 
+def test_a_dataset_may_have_rows_without_text_and_fail(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    made = tmp_path / "jsonl"
+    made.mkdir()
+    rows = [{"id": str(i), "text": None if i == 1 else words(i, 5)} for i in range(4)]
+    (made / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert texts(f"hf:{made}")["train"] == [words(i, 5) for i in (0, 2, 3)]
+    with pytest.raises(IcllError, match="has no text column 'body': choose one of id, text with --column"):
+        texts(f"hf:{made}", column="body")
+    first = open_corpus(f"hf:{made}").key
+    assert open_corpus(f"hf:{made}").key == first
+    os.utime(made / "train.jsonl", (1, 1))
+    assert open_corpus(f"hf:{made}").key != first  # the file was written anew
+    monkeypatch.setattr(datasets.IterableDataset, "__iter__", lambda self: iter([1 / 0]))
+    with pytest.raises(IcllError, match="cannot be read on: ZeroDivisionError: division by zero; the same command goes on"):
+        texts(f"hf:{made}")
+
+
+def test_long_documents_are_cut_between_words(monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST", 10)
+    assert corpus._pieces("one two\nthree four five") == ["one two\n", "three", " four five"]
+    assert corpus._pieces("x" * 25) == ["x" * 10, "x" * 10, "x" * 5] and corpus._pieces("") == [""]
+
+
 def test_long_lines_and_characters_at_their_cuts_survive(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LONGEST", 10)
     text = "äöü€" * 50 + "\nshort\n" + "€" * 7
@@ -173,6 +197,31 @@ def test_bpe_gives_every_text_back():
     text = "never seen: ñ 漢字 🦉\n\n  end"
     assert one.decode(one.encode(text)) == text and one.to_json() == two.to_json()
     assert one.vocab_size == 280 and one.separator == 0
+
+
+def test_a_tokenizer_takes_texts_as_they_are():
+    """Whole, and a separator that is written out is no separator."""
+    inner = train_bpe([words(i, 50) for i in range(20)], 280).inner
+    inner.enable_truncation(4)
+    inner.enable_padding(length=6)
+    made = read_tokenizer(inner.to_str(), "a file")
+    text = f"river {SEPARATOR} stone, and on"
+    ids = made.encode(text)
+    assert made.separator not in ids and made.decode(ids) == text
+    assert [made.decode(one) for one in made.encode_all([text, "sun"])] == [text, "sun"]
+
+
+@pytest.mark.parametrize("documents", [1, 40])
+def test_the_tokenizer_is_trained_on_a_share_of_a_large_corpus(tmp_path, monkeypatch, documents):
+    monkeypatch.setattr(corpus, "LONGEST", 100)
+    monkeypatch.setattr(shards, "SAMPLE", 2000)
+    text = "".join(f" = {i} = \n" + words(i, 2000 // documents) for i in range(documents))
+    (tmp_path / "train.txt").write_text(text)
+    opened = open_corpus(str(tmp_path), document_start=corpus.WIKITEXT if documents > 1 else "")
+    sample = list(shards._sample(opened, lambda done, total: None))
+    assert 1600 < sum(map(len, sample)) < 2300 and opened.size > 4 * 2000
+    assert all(part in text for part in sample)
+    assert tokenise(opened, "bpe:300").vocab_size == 300
 
 
 def test_documents_are_packed_with_separators(folder, tokens):
@@ -545,7 +594,7 @@ def test_the_table_may_have_another_context_and_other_places(tokens):
 def test_the_paper_budget_is_checked_by_a_dry_run(capsys):
     main(["text", "table1b", "--budget", "paper", "--only", "retnet+ngh", "--json"])
     (row,) = json.loads(capsys.readouterr().out)
-    assert 330e6 < row["parameters"] < 345e6 and row["tokens"] == 7_000_000_000 and row["steps"] == 14_009
+    assert 330e6 < row["parameters"] < 345e6 and row["tokens"] == 7_000_000_000 and row["steps"] == 28 * 501
     assert row["state_gb"] == pytest.approx(16 * row["parameters"] / 1e9) and row["activations_gb"] > 1
     assert row["losses"][1] < row["losses"][0] < 1.1 * math.log(32_000)
 
@@ -580,6 +629,19 @@ def test_from_the_command_line(folder, tmp_path, capsys, monkeypatch, small):
     main(["text", "eval", "runs/a", "--corpus", "other", "--split", "valid", "--context", "16", "--json"])
     (result,) = json.loads(capsys.readouterr().out)
     assert result["context"] == 16 and result["perplexity"]["mean"] < 300
+    (tmp_path / "essay.txt").write_text(words(7, 50))
+    main(["text", "eval", "runs/a", "--corpus", "essay.txt", "--split", "all", "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["bytes"] == len(words(7, 50).encode())
+    main(["text", "eval", "runs/a", "--corpus", str(folder / "test.txt"), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["bytes"] == len((folder / "test.txt").read_bytes())
+    for arguments, message in (
+        (["--corpus", "essay.txt"], "essay has no test text to score; --split all scores all there is"),
+        (["--split", "all"], "--split all is for another text"), (["--column", "x"], "--column has no effect without --corpus"),
+        (["--context", "0"], "--context must be at least 1, not 0"), (["--tokens", "nan"], "--tokens must be a whole number"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as error:
+            main(["text", "eval", "runs/a", *arguments])
+        assert error.value.code == 2 and message in capsys.readouterr().err
     main(["text", "generate", "runs/a", "--prompt", "the old", "--tokens", "10", "--seed", "1"])
     assert capsys.readouterr().out.startswith("the old")
     with pytest.raises(SystemExit):
@@ -607,6 +669,13 @@ def test_the_table_from_the_command_line(folder, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["text", "table1b", "--budget", "paper", "--context", "16"])
     assert "--context: not for the dry run" in capsys.readouterr().err
+    for arguments, message in (
+        (["--seeds", "7"], "no row has the seeds 7 at the budget demo"), (["--context", "0"], "--context must be at least 2"),
+        (["--tokens", "inf"], "--tokens must be a whole number, not inf"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as error:
+            main([*command, *arguments])
+        assert error.value.code == 2 and message in capsys.readouterr().err
 
 
 def make(path: Path, content: bytes) -> Path:
@@ -642,6 +711,12 @@ def bad_inputs(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "no tokenizer": (["--corpus", "short", "--tokenizer", "no.json"], "the tokenizer no.json does not exist"),
         "expression": (["--corpus", "short", "--document-start", "["], "--document-start [ is no regular expression"),
         "vocabulary": (["--corpus", "short", "--tokenizer", "bpe:9"], "must be at least 257, not 9"),
+        "model": (["--model", "lama", "--corpus", "short"], "did you mean 'llama'"),
+        "tokens": (["--tokens", "nan", "--corpus", "short"], "--tokens must be a whole number, not nan"),
+        "batch": (["--batch-tokens", "0", "--corpus", "short"], "--batch-tokens must be at least 1, not 0"),
+        "context": (["--context", "0", "--corpus", "short"], "--context must be at least 2, not 0"),
+        "places": (["--ngram-after", "1", "--corpus", "short"], "--ngram-after has no effect without --ngram-heads"),
+        "no training text": (["--corpus", "short/test.txt"], "test has no training text: all of it is named valid or test"),
         "vocabulary word": (["--corpus", "short", "--tokenizer", "bpe:x"], "must be a whole number, not 'x'"),
     }
 
@@ -650,7 +725,7 @@ def test_bad_input(tmp_path, capsys, monkeypatch, small):
     monkeypatch.chdir(tmp_path)
     for name, (arguments, message) in bad_inputs(tmp_path).items():
         with pytest.raises(SystemExit) as error:
-            main(["text", "train", "--model", "llama", *arguments])
+            main(["text", "train", *([] if "--model" in arguments else ["--model", "llama"]), *arguments])
         captured = capsys.readouterr()
         assert error.value.code == 2 and message in captured.err and captured.err.count("\n") == 1, (name, captured.err)
         assert not (tmp_path / "runs").exists(), name
@@ -673,7 +748,11 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(tokens, tmp_path, capsys):
     for command in (["eval"], ["generate"]):
         with pytest.raises(SystemExit):
             main(["text", *command, str(tmp_path / "run"), "--tokenizer", str(other)])
-        assert f"the tokenizer has 270 tokens, the model {tokens.vocab_size}" in capsys.readouterr().err
+        assert "was trained with another tokenizer, the one in its folder" in capsys.readouterr().err
+    (tmp_path / "run" / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit):
+        main(["text", "generate", str(tmp_path / "run"), "--tokenizer", str(other)])
+    assert f"the tokenizer has 270 tokens, the model {tokens.vocab_size}" in capsys.readouterr().err
     with pytest.raises(IcllError, match=rf"the data has {tokens.vocab_size} token ids, the model 270"):
         config = tiny(tokens)
         train(replace(config, model=replace(config.model, vocab_size=270)), tmp_path / "new")

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 from icll import IcllError, build_model, evaluate, load_run
 from icll.cli import main
+from icll.languages import Profile
 from icll.mixers import ARCHITECTURES
 from icll.model import ModelConfig
 from icll.tasks import collate, make_loader, regbench
@@ -420,7 +421,7 @@ def test_two_processes_train_like_one(tmp_path):
         "import sys, torch\nfrom pathlib import Path\nfrom icll.model import ModelConfig\n"
         "from icll.training import *\ntorch.set_num_threads(1)\n"
         "config = RunConfig(ModelConfig('retnet', 16, 2, 2), DataConfig('regbench', 'repo', train=40),"
-        " Recipe('test', 'muon', rate=3e-3, epochs=2, batch_size=8))\n"
+        " Recipe('test', 'muon', rate=3e-3, epochs=2, batch_size=9, accumulate=9))\n"  # shares of unequal size, in pieces
         "machine = Machine('cpu', int(sys.argv[2]), strategy=sys.argv[3])\n"
         "train(config, Path(sys.argv[1]), machine=machine, until=int(sys.argv[4]))\n"
     )
@@ -536,3 +537,6 @@ def test_loaders_still_feed_a_loop_of_your_own():
 def test_plain_configs_hold_everything():
     plain = as_plain(tiny(ngram_heads=(1,)))
     assert json.loads(json.dumps(plain)) == plain and from_plain(RunConfig, plain) == tiny(ngram_heads=(1,))
+    own = replace(tiny(), data=DataConfig(profile=Profile(states=(2, 4), alphabet=(4, 6)), train=20))
+    again = from_plain(RunConfig, json.loads(json.dumps(as_plain(own))))
+    assert again == own and again.data.load().train.fingerprint == own.data.load().train.fingerprint

@@ -184,7 +184,7 @@ def heads_command(
 
         save_figure(draw_heads(table), picture)
     if json_:
-        print_json({"data": str(chosen.origin), "problems": problems, "first": first, **table.as_dict()})
+        print_json({"data": str(chosen.origin), "problems": len(chosen), "first": first, **table.as_dict()})
         return
     rules = list(table.chance)
     rows = []
@@ -195,7 +195,9 @@ def heads_command(
         )
     rows.append(["chance", "", *(f"{table.chance[r]:.2f}" for r in rules), "", ""])
     apart = table.positions[rules[0]]
-    print(f"{chosen.origin}: {problems} problems, first {first} tokens; n-gram and state rules differ at {apart:,} positions")
+    print(
+        f"{chosen.origin}: {len(chosen)} problems, first {first} tokens; n-gram and state rules differ at {apart:,} positions"
+    )
     print_table(["head", "mixer", *rules, "loss rise", "follows"], rows)
     grouped = [one for one in table.heads if one.channels]
     if grouped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from .. import __version__
-from ..errors import IcllError
+from ..errors import IcllError, whole
 
 if TYPE_CHECKING:
     from ..languages import Automaton, Profile
@@ -71,6 +72,15 @@ def numbers(option: str, text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise IcllError(f"{option} {text}: write numbers with commas between them, such as 1,2,3") from None
+
+
+def count(option: str, value: float | None, least: int = 1) -> int | None:
+    """A large number, which may be written as 2e7."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        raise IcllError(f"{option} must be a whole number, not {value}")
+    return whole(option, round(value), least, 10**13)
 
 
 def allow_local_plugins() -> None:

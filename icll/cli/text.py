@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from .common import (
     JSON,
     Accelerator,
@@ -23,6 +24,7 @@ from .common import (
     Threads,
     allow_local_plugins,
     app,
+    count,
     draw_curves,
     numbers,
     print_json,
@@ -52,14 +54,17 @@ DocumentStart = Annotated[
 ]
 
 
-def open_tokens(corpus: str | None, tokenizer: str, column: str | None, document_start: str | None) -> Tokens:
+def open_tokens(
+    corpus: str | None, tokenizer: str, column: str | None, document_start: str | None, whole: bool = False
+) -> Tokens:
     """Tokens of a corpus, with a bar while they are made."""
     from ..progress import progress_bar
     from ..text import open_corpus, tokenise
 
     opened = open_corpus(
-        corpus or "sotu", column=column, **({} if document_start is None else {"document_start": document_start})
-    )
+        corpus or "sotu", column=column, whole=whole,
+        **({} if document_start is None else {"document_start": document_start}),
+    )  # fmt: skip
     with progress_bar(f"tokens of {opened.name}") as progress:
         return tokenise(opened, tokenizer, report=lambda done, total: progress(done, total or done))
 
@@ -108,7 +113,7 @@ def train(
     size
         `5m`, `20m` or `340m` (the paper's): width, layers, context, tokens and recipe; the options below change the last three.
     context
-        Tokens the model reads at once.
+        Tokens the model reads at once; batches keep their number of tokens.
     tokens
         To train on, such as 2e7.
     batch_tokens
@@ -123,27 +128,33 @@ def train(
         Pieces a batch is computed in: more need less memory.
     """
     from ..text import TextData
-    from ..text.presets import bundle_parameters, count_parameters, find_size, layer_parameters, text_model
+    from ..text.presets import PLACES, bundle_parameters, count_parameters, find_size, layer_parameters, text_model
     from ..training import Machine, RunConfig, change
 
     allow_local_plugins()
     chosen = find_size(size)
-    length = context or chosen.context
-    total = int(tokens or chosen.tokens)
-    found = open_tokens(corpus, tokenizer or f"bpe:{chosen.vocab_size}", column, document_start)
+    if ngram_after and not ngram_heads:
+        raise IcllError("--ngram-after has no effect without --ngram-heads: add it, such as --ngram-heads 1,2,3")
+    length = chosen.context if context is None else whole("--context", context, 2)
+    total = count("--tokens", tokens) or chosen.tokens
+    per_batch = count("--batch-tokens", batch_tokens) or chosen.recipe.batch_size * chosen.context
     if warmup_tokens is not None and not 0 <= warmup_tokens < total:
         raise IcllError(f"--warmup-tokens must be from 0 to below --tokens, {total:,}, not {warmup_tokens:,.0f}")
     recipe = change(
         chosen.recipe, rate=rate, weight_decay=weight_decay, epochs=epochs, accumulate=accumulate,
-        batch_size=max(1, round(batch_tokens / length)) if batch_tokens else None,
+        batch_size=max(1, round(per_batch / length)),
         warmup=None if warmup_tokens is None else warmup_tokens / total,
     )  # fmt: skip
-    config = RunConfig(
-        text_model(
-            model, chosen, numbers("--ngram-heads", ngram_heads), vocab_size=found.vocab_size, context=length,
-            separator=found.separator, **({"ngram_after": numbers("--ngram-after", ngram_after)} if ngram_after else {}),
-        ),
-        TextData(found.name, found.fingerprint, length, total), recipe, seed, precision,
+    shape = text_model(
+        model, chosen, numbers("--ngram-heads", ngram_heads), context=length,
+        ngram_after=numbers("--ngram-after", ngram_after) or PLACES,
+    )  # fmt: skip
+    config = RunConfig(shape, TextData("", "", length, total), recipe, seed, precision)
+    count_parameters(shape)  # what is wrong with the settings is said before a long text is read
+    found = open_tokens(corpus, tokenizer or f"bpe:{chosen.vocab_size}", column, document_start)
+    config = replace(
+        config, model=replace(shape, vocab_size=found.vocab_size, ngram_reset=(found.separator,)),
+        data=replace(config.data, corpus=found.name, fingerprint=found.fingerprint),
     )  # fmt: skip
     if not json_:
         shape = config.model
@@ -166,9 +177,14 @@ def _run(run: Path, tokenizer: str | None) -> tuple[RunConfig, TextTokenizer]:
     if not isinstance(config.data, TextData):
         raise IcllError(f"{run} was not trained on text: use `icll score` and `icll generate` for it")
     path = run / "tokenizer.json"
-    if tokenizer is None and not path.exists():
-        raise IcllError(f"{run} has no tokenizer.json: give it with --tokenizer")
-    return config, find_tokenizer(tokenizer or str(path))
+    if not path.exists():
+        if tokenizer is None:
+            raise IcllError(f"{run} has no tokenizer.json: give it with --tokenizer")
+        return config, find_tokenizer(tokenizer)
+    own = find_tokenizer(str(path))
+    if tokenizer is not None and find_tokenizer(tokenizer).to_json() != own.to_json():
+        raise IcllError(f"{run} was trained with another tokenizer, the one in its folder: leave --tokenizer out")
+    return config, own
 
 
 @text.command(name="eval")
@@ -177,7 +193,7 @@ def eval_command(
     /,
     *,
     corpus: CorpusName = None,
-    split: Literal["valid", "test"] = "test",
+    split: Literal["valid", "test", "all"] = "test",
     tokenizer: TokenizerName = None,
     column: Column = None,
     document_start: DocumentStart = None,
@@ -196,7 +212,7 @@ def eval_command(
     corpus
         Another corpus than the run's own; the run's tokenizer reads it.
     split
-        Which set of the corpus.
+        Which set of the corpus; `all` is all text of --corpus, whatever its name.
     context
         Tokens the model reads at once; default: as in training.
     tokens
@@ -208,6 +224,13 @@ def eval_command(
     from ..training import load_run
 
     allow_local_plugins()
+    if corpus is None:
+        if split == "all":
+            raise IcllError("--split all is for another text: give it with --corpus")
+        for option, value in (("--column", column), ("--document-start", document_start)):
+            if value is not None:
+                raise IcllError(f"{option} has no effect without --corpus: leave it out, or give the corpus")
+    most = count("--tokens", tokens)
     results = []
     for run in runs:
         config, own = _run(run, tokenizer)
@@ -216,11 +239,14 @@ def eval_command(
         if corpus is None:
             found = find_tokens(config.data.corpus, config.data.fingerprint)
         else:
-            found = open_tokens(corpus, tokenizer or str(run / "tokenizer.json"), column, document_start)
-        length = context or config.data.context
+            path = run / "tokenizer.json"
+            found = open_tokens(corpus, str(path) if path.exists() else tokenizer or "", column, document_start, split == "all")
+        length = config.data.context if context is None else context
+        ids = found.ids("test" if split == "all" else split)
+        if len(ids) < 2:
+            hint = "; --split all scores all there is" if corpus is not None else ""
+            raise IcllError(f"{found.name} has no {split} text to score{hint}")
         with progress_bar(str(run)) as progress:
-            most = None if tokens is None else int(tokens)
-            ids = found.ids(split)
             results.append(score_text(model, ids, length, own.decode, name=str(run), most=most, progress=progress))
     if json_:
         print_json([r.as_dict() for r in results])
@@ -349,19 +375,28 @@ def table1b_command(
         if json_:
             print_json([m.as_dict() for m in made])
         return
-    found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
+    total, wanted = count("--tokens", tokens), numbers("--seeds", seeds)
     places = numbers("--ngram-after", ngram_after) or PLACES
-    configs = table1b_configs(budget, found, int(tokens) if tokens else None, precision, context, places)
+    if context is not None:
+        whole("--context", context, 2)
+    found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
+    configs = table1b_configs(budget, found, total, precision, context, places)
     names = {(row.model, row.heads) for row in rows}
-    wanted = numbers("--seeds", seeds)
-    for config in configs if train is not False else []:
-        if (config.model.model, config.model.ngram_heads) in names and (not wanted or config.seed in wanted):
-            try:
-                with watching(config) as watch:
-                    train_run(config, root / config.name, machine=Machine(threads=threads), watch=watch)
-            except KeyboardInterrupt:
-                print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
-                sys.exit(130)
+    chosen = [
+        config for config in configs
+        if (config.model.model, config.model.ngram_heads) in names and (not wanted or config.seed in wanted)
+    ]  # fmt: skip
+    if not chosen:
+        raise IcllError(
+            f"no row has the seeds {seeds} at the budget {budget}: some have {len({c.seed for c in configs})}, from 0"
+        )
+    for config in chosen if train is not False else []:
+        try:
+            with watching(config) as watch:
+                train_run(config, root / config.name, machine=Machine(threads=threads), watch=watch)
+        except KeyboardInterrupt:
+            print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
+            sys.exit(130)
     if root.is_dir() and train is not False:
         draw_curves(root)
     entries = table1b(find_runs(root) if root.is_dir() else [], configs)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..errors import IcllError, unknown
+from ..errors import IcllError, first_line, unknown
 
 RecurrentState = Any  # tensors, or tuples of them: whatever the mixer's step takes and returns
 
@@ -170,7 +170,7 @@ def _imported(path: str) -> type[nn.Module]:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
         where = " (the current folder, installed packages and PYTHONPATH are searched)" if missing else ""
         raise IcllError(
-            f"cannot import {module_name!r} for {path!r}: {type(error).__name__}: {_first_line(error)}{where}"
+            f"cannot import {module_name!r} for {path!r}: {type(error).__name__}: {first_line(error)}{where}"
         ) from error
     mixer = getattr(module, class_name, None)
     if mixer is None:
@@ -212,10 +212,6 @@ def make_mixer(architecture: Architecture, given: dict[str, Any], options: dict[
     except Exception as error:  # whatever a stranger's constructor raises
         known = ", ".join([*offered, *architecture.options, *options]) or "nothing"
         raise IcllError(
-            f"cannot build {architecture.mixer.__name__}: {type(error).__name__}: {_first_line(error)}; it was given {known}. "
+            f"cannot build {architecture.mixer.__name__}: {type(error).__name__}: {first_line(error)}; it was given {known}. "
             f"A constructor may name {', '.join(given)}, and takes arguments of its own by --option NAME=VALUE"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0]

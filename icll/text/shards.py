@@ -83,6 +83,8 @@ def tokenise(corpus: Corpus, tokenizer: str = "bpe:4096", *, report: Report = la
     if foreign is None:
         size = tokenizer.removeprefix("bpe:")
         whole("the vocabulary size in --tokenizer bpe:SIZE", int(size) if size.isdigit() else size, 257, 1 << 24)
+        if not corpus.trains:
+            raise IcllError(f"the corpus {corpus.name} has no training text: all of it is named valid or test")
     said = tokenizer if foreign is None else hashlib.sha256(foreign.to_json().encode()).hexdigest()
     key = hashlib.sha256(json.dumps([corpus.key, said, PIECE, SAMPLE]).encode()).hexdigest()[:16]
     pointer = folder / f"{key}.json"  # which folder holds the tokens of this corpus and tokenizer
@@ -93,12 +95,13 @@ def tokenise(corpus: Corpus, tokenizer: str = "bpe:4096", *, report: Report = la
         making.mkdir(exist_ok=True)
         about = _make(corpus, making, tokenizer, foreign, report)
         final = folder / f"{corpus.name}-{about['fingerprint']}"
+        with replacing(pointer) as (path,):  # killed here, it finds its work done in `making`
+            path.write_text(json.dumps({"folder": final.name}))
         if final.is_dir():  # the same text from another place
             shutil.rmtree(making)
         else:
             making.rename(final)
-        with replacing(pointer) as (path,):
-            path.write_text(json.dumps({"folder": final.name}))
+        (final / "progress.json").unlink(missing_ok=True)
     return Tokens(final)
 
 
@@ -141,19 +144,20 @@ def _make(corpus: Corpus, making: Path, spec: str, foreign: TextTokenizer | None
     }  # fmt: skip
     with replacing(making / "about.json") as (temporary,):
         temporary.write_text(json.dumps(about, indent=2) + "\n")
-    (making / "progress.json").unlink(missing_ok=True)
     return about
 
 
 def _sample(corpus: Corpus, report: Report) -> Iterator[str]:
-    """Training documents for the tokenizer, spread over the corpus where its size is known."""
+    """Training text for the tokenizer, spread over the corpus where its size is known."""
     share = min(1.0, SAMPLE / corpus.size) if corpus.size else 1.0
-    number, taken = 0, 0
+    number, seen, taken = 0, 0, 0
     for passage in corpus.passages():
         for text in passage.texts:
-            if corpus.split_of(passage, number) == "train" and int((number + 1) * share) > int(number * share):
-                yield text
-                taken += len(text)
+            if corpus.split_of(passage, number) == "train":
+                if taken <= share * seen:
+                    yield text
+                    taken += len(text)
+                seen += len(text)
         number += passage.ends and passage.split == "train"
         report(passage.bytes_read, corpus.size)
         if taken >= SAMPLE:

@@ -168,11 +168,13 @@ def claims(entries: Sequence[Entry]) -> list[tuple[str, bool | None, str]]:
     changes = {m: c[0] for m, c in full.items() if c is not None}
     shown = ", ".join(f"{m} {c:+.1%}" for m, c in changes.items())
     complete = len(changes) == len(full)
-    one, three = by["gla", (1, 1, 1)].mean, by["gla", (1, 2, 3)].mean
-    pair = None if one is None or three is None else three < one
+    one, three = (by["gla", heads].perplexities for heads in ((1, 1, 1), (1, 2, 3)))
+    shared = sorted(one.keys() & three.keys())
+    means = [_mean(of[seed] for seed in shared) or 0.0 for of in (one, three)]
+    pair = means[1] < means[0] if shared else None
     return [
         ("heads (1,2,3) help every model", all(c < 0 for c in changes.values()) if complete else None, shown),
-        ("(1,2,3) helps gla more than (1,1,1)", pair, "" if pair is None else f"{three:.2f} against {one:.2f}"),
+        ("(1,2,3) helps gla more than (1,1,1)", pair, f"{means[1]:.2f} against {means[0]:.2f}" if shared else ""),
         ("llama gains most", min(changes, key=lambda m: changes[m]) == "llama" if complete else None, shown),
     ]
 

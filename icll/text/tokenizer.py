@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IcllError, whole
+from ..errors import IcllError, first_line, whole
 
 SEPARATOR = "<|endoftext|>"
 SEPARATORS = (SEPARATOR, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
@@ -16,10 +16,13 @@ LEAST = 257  # all bytes and the separator: with as many any text has tokens
 
 
 class TextTokenizer:
-    """Text to ids and back. `separator` is the id between documents."""
+    """Text to ids and back. `separator` is the id between documents; written out in a text, it is text."""
 
     def __init__(self, tokenizer: Any):
         self.inner = tokenizer
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()  # tokenizer files of some models cut and fill texts to the model's length
+        tokenizer.no_padding()
         found = [tokenizer.token_to_id(name) for name in SEPARATORS]
         ids = [i for i in found if i is not None]
         if not ids:
@@ -69,7 +72,7 @@ def read_tokenizer(text: str, where: object) -> TextTokenizer:
     except IcllError:
         raise
     except Exception as error:  # the library raises plain exceptions
-        raise IcllError(f"{where} is not a tokenizer file: {str(error).splitlines()[0]}") from None
+        raise IcllError(f"{where} is not a tokenizer file: {first_line(error)}") from None
 
 
 def find_tokenizer(spec: str) -> TextTokenizer:
@@ -87,7 +90,7 @@ def find_tokenizer(spec: str) -> TextTokenizer:
     except IcllError:
         raise
     except Exception as error:
-        raise IcllError(f"the tokenizer {spec} cannot be fetched: {str(error).splitlines()[0]}") from None
+        raise IcllError(f"the tokenizer {spec} cannot be fetched: {first_line(error)}") from None
 
 
 def _library() -> Any:

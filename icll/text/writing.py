@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ def write_text(
     from tokenizers.decoders import DecodeStream
 
     check_vocabulary(model, tokenizer)
-    if temperature < 0:
+    if not 0 <= temperature < math.inf:
         raise IcllError(f"temperature must be 0 or more, not {temperature}")
     whole("the number of tokens to write", n, 1)
     if top is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import IcllError, unknown, whole
+from ..languages import Profile
 from ..model import ModelConfig
 from ..tasks import Splits, associative_recall, regbench
 from .source import ProblemSource, Source
@@ -38,7 +39,7 @@ class Data(Protocol):
 @dataclass(frozen=True)
 class DataConfig:
     task: str = "regbench"
-    profile: str = "paper"
+    profile: str | Profile = "paper"
     train: int = 2500
     seed: int = 0
     relabel: bool = False  # permute the symbols of each training problem at random, anew every epoch
@@ -180,8 +181,9 @@ def from_plain(kind: type, plain: Any, where: str = "config") -> Any:
         hint = hints[name]
         if kind is RunConfig and name == "data":
             hint, value = _data_kind(value)
-        if is_dataclass(hint) and isinstance(hint, type):
-            value = from_plain(hint, value, name)
+        tables = [part for part in (hint, *typing.get_args(hint)) if isinstance(part, type) and is_dataclass(part)]
+        if tables and (isinstance(value, Mapping) or tables[0] is hint):
+            value = from_plain(tables[0], value, name)
         elif isinstance(value, list) and _is_tuple(hint):
             value = tuple(value)
         settings[name] = value

@@ -172,7 +172,7 @@ class Trainer:
 
     def _step(self, batch: Batch, tokens: int) -> float:
         """One step on this process's share of a batch of `tokens` targets; returns the loss of the whole batch."""
-        pieces = cut(Batch(*(part.to(self.fabric.device) for part in batch)), self.config.recipe.accumulate)
+        pieces = cut(Batch(*(part.to(self.fabric.device) for part in batch)), self._pieces(len(batch.tokens)))
         total: Any = 0.0
         for i, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(self.model, enabled=i + 1 < len(pieces)):
@@ -197,6 +197,14 @@ class Trainer:
                 for mean, p in zip(self.average, self.bare.parameters(), strict=True):
                     mean.lerp_(p, 1 - decay)
         return loss
+
+    def _pieces(self, rows: int) -> int:
+        """In how many pieces to compute this process's share: all processes in as many, since they gather weights for each."""
+        world = self.fabric.world_size
+        if world == 1 or self.config.recipe.accumulate == 1:
+            return self.config.recipe.accumulate
+        least: Any = self.fabric.all_reduce(torch.tensor(rows, device=self.fabric.device), reduce_op="min")
+        return min(-(-self.config.recipe.accumulate // world), int(least))
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import icll
 
-from ..errors import IcllError
+from ..errors import IcllError, first_line
 from ..files import read_json, replacing
 from ..mixers import source_of
 from ..model import Model, model_of
@@ -165,7 +165,7 @@ def read_config(folder: Path) -> RunConfig:
     try:
         plain = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise IcllError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        raise IcllError(f"{path} cannot be read: {first_line(error)}") from None
     return from_plain(RunConfig, plain)
 
 
