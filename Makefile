@@ -1,4 +1,4 @@
-# Two commands do everything on a machine that has Python 3.11 or newer, make and a C compiler: make demo, make test.
+# Two commands do everything on a machine that has Python 3.11 or newer and make: make demo, make test.
 
 PYTHON ?= python3
 VENV := .venv

@@ -113,7 +113,7 @@ def connected_ray(address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise IcllError("--engine ray needs the package ray: pip install 'icll[ray]'") from None
+        raise IcllError("--engine ray needs the package ray: pip install 'ray[tune]'") from None
     started = not ray.is_initialized()
     if started:
         try:

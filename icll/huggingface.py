@@ -186,7 +186,7 @@ def load_with_ngram_heads(path: str, model_class: Any = None, **options: Any) ->
     try:
         import transformers
     except ImportError:
-        raise IcllError("this needs transformers: pip install icll[hf]") from None
+        raise IcllError("this needs transformers: pip install transformers") from None
     from transformers.utils import logging
 
     config = transformers.AutoConfig.from_pretrained(path)

@@ -117,7 +117,7 @@ def _import_alergia() -> Any:
     try:
         from aalpy.learning_algs import run_Alergia
     except ImportError:
-        raise IcllError("state merging needs the package aalpy: pip install 'icll[learners]'") from None
+        raise IcllError("state merging needs the package aalpy: pip install aalpy") from None
     return run_Alergia
 
 

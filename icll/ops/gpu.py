@@ -1,4 +1,4 @@
-"""flash-linear-attention's Triton kernels in place of our torch forms, on a GPU that has them (`pip install icll[gpu]`).
+"""flash-linear-attention's Triton kernels in place of our torch forms, on a GPU that has them (the extra `gpu`).
 
 Each function returns None where they do not apply, and the caller goes on with torch. Written against the signatures its
 documentation gives: `chunk_linear_attn`, `chunk_simple_gla`, `chunk_gla`, `fused_recurrent_rwkv4`.

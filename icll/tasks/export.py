@@ -55,7 +55,7 @@ def import_datasets() -> Any:
     try:
         import datasets
     except ImportError:
-        raise IcllError("the export needs the package datasets: pip install 'icll[datasets]'") from None
+        raise IcllError("the export needs the package datasets: pip install datasets") from None
     return datasets
 
 

