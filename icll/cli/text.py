@@ -335,7 +335,7 @@ def table1b_command(
     Parameters
     ----------
     budget
-        `demo` (minutes), `cpu` (5M parameters, 20M tokens, three seeds) or `paper` (340M parameters, 7B tokens).
+        `demo` (minutes), `cpu` (5M parameters, 20M tokens, three seeds of two rows) or `paper` (340M parameters, 7B tokens).
     only
         Train only rows whose name contains this, such as `llama` or `gla+ngh(1,2,3)`; may be repeated.
     seeds

@@ -21,7 +21,7 @@ class Row:
     model: str
     heads: tuple[int, ...]
     published: float
-    key: bool = True  # trained with several seeds
+    key: bool = False  # trained with several seeds: the two rows so near to each other that one does not decide
 
     @property
     def name(self) -> str:
@@ -29,11 +29,11 @@ class Row:
 
 
 ROWS = (
-    Row("retnet", (), 16.55, key=False),
-    Row("retnet", (1, 2, 3), 15.86, key=False),
+    Row("retnet", (), 16.55),
+    Row("retnet", (1, 2, 3), 15.86),
     Row("gla", (), 15.65),
-    Row("gla", (1, 1, 1), 15.54),
-    Row("gla", (1, 2, 3), 15.24),
+    Row("gla", (1, 1, 1), 15.54, key=True),
+    Row("gla", (1, 2, 3), 15.24, key=True),
     Row("llama", (), 16.96),
     Row("llama", (1, 2, 3), 15.82),
 )
