@@ -252,10 +252,29 @@ def test_an_improvement_must_be_more_than_chance():
     assert of(0.05).holds and not of(0.0).holds and "problem by problem, seed 0" in of(0.05).detail
 
 
+def test_ones_own_runs_have_lines_of_their_own():
+    """Also beside better runs of the same model."""
+    mine, better = entry("GLA", 2500, 0.5, 0.6, seed=1), entry("GLA", 2500, 0.3, 0.8)
+    better = replace(better, config=replace(better.config, model=replace(better.config.model, n_layers=3)))
+    places = leaderboard(Known((mine, better)), mine=[mine.config.hash])
+    assert [(place.label, place.tvd, place.mine) for place in places] == [("GLA", 0.3, False), ("GLA", 0.5, True)]
+
+
+def test_distances_of_a_rewired_lstm_do_not_stand_beside_the_papers():
+    lstm = entry("LSTM", 2500, 0.6, 0.6)
+    table = {"names": ["LSTM", "truth"], "matrix": [[0, 0.58], [0.58, 0]]}
+    number = Number("Figure 6", "figure", "LSTM", "distance", 2500, 0.58, "truth")
+    assert number_row(number, Known((lstm,), {"distances-2500": table})).verdict == REPRODUCED  # wired who knows how
+    table["key"] = json.dumps(["distances", [["LSTM", lstm.config.hash]], []])
+    row = number_row(number, Known((lstm,), {"distances-2500": table}))
+    assert row.verdict == NOT_RUN and "with stacked layers of LSTM, which the paper's had not: 0.580" in row.why
+
+
 def test_labels():
     assert label_of(run("retnet", "cpu", heads=(1, 2))) == "RetNet+NGH(1,2)"
     assert label_of(run("lstm", "cpu", authors_bug=True)) == "LSTM" + WIRING
-    assert label_of(RunConfig(ModelConfig("my_package.mixers:Mine"))) == "Mine"
+    assert label_of(RunConfig(ModelConfig("my_package.mixers:Mine", options={"width": 2}))) == "my_package.mixers:Mine width=2"
+    assert label_of(RunConfig(ModelConfig("gla", options={"value_gate": True}))) == "GLA value_gate=true"  # not the paper's
     assert label_of(RunConfig(ModelConfig("my_package.mixers:Mamba"))) == "my_package.mixers:Mamba"  # not the paper's
     inner = ModelConfig("transformer", options={"inner_ngram_heads": [1, 2]})
     assert label_of(RunConfig(inner)) == "Transformer+inner NGH(1,2)"
@@ -306,7 +325,7 @@ def test_runs_on_text_make_a_table_of_their_own():
     row = number_row(Number("Table 1(b)", "table", "GLA", "perplexity", None, 15.65), found)
     assert row.verdict == NOT_RUN and "at 5M parameters: 40.99" in row.why
     chart = EXPERIMENTS["table1b"].chart(found)  # over seed 0 alone, which both have
-    assert chart.notes == ("GLA+NGH_1(1,2,3)+NGH_-2(1,2,3): -5.0% (the paper's: -2.6%), seeds 0.",)
+    assert chart.notes == ("GLA+NGH_1(1,2,3)+NGH_-2(1,2,3): -5.0% (the paper's: -2.6%), seed 0.",)
 
 
 # --- statistics ---
@@ -461,9 +480,12 @@ def test_bench_places_a_strangers_mixer_in_the_table(tmp_path, monkeypatch, caps
     main(["bench", "mean_of_a_stranger:RunningMean", "--quick", "--d-model", "8", "--layers", "1", "--jobs", "2"])
     lines = capsys.readouterr().out.splitlines()
     mine = [line for line in lines if line.startswith("* ")]
-    assert {line.split()[1] for line in mine[:2]} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
+    labels = {"mean_of_a_stranger:RunningMean", "mean_of_a_stranger:RunningMean+NGH(1,2,3)"}
+    assert {line.split()[1] for line in mine[:2]} == labels and len(mine) == 3  # the last explains the star
     assert any("Bayes filter" in line for line in lines)
-    assert {e.label for e in known(Path("runs")).entries if e.train == 16} == {"RunningMean", "RunningMean+NGH(1,2,3)"}
+    (test,) = [line for line in lines if line.startswith("TVD of mean_of_a_stranger:RunningMean+NGH(1,2,3) less that of")]
+    assert "over 500 problems" in test
+    assert {e.label for e in known(Path("runs")).entries if e.train == 16} == labels
     (tmp_path / "runs" / next(p.name for p in Path("runs").glob("mean*ngh*")) / "mixer.py").write_text("# something else")
     with pytest.raises(SystemExit):
         main(["bench", "mean_of_a_stranger:RunningMean", "--quick", "--d-model", "8", "--layers", "1"])

@@ -124,10 +124,19 @@ def test_the_explorer_has_the_runs_that_fit_ones_own_first(tmp_path):
     assert set(best_models([tmp_path], most=9)) == {
         "RetNet",
         "RetNet+NGH(1)",
-        "GatedLinearAttention",
+        "icll.mixers.gla:GatedLinearAttention",
         "GLA+NGH(1,2,3)",
     }
-    assert set(best_models([tmp_path], most=1)) == {"GatedLinearAttention"}
+    assert set(best_models([tmp_path], most=1)) == {"icll.mixers.gla:GatedLinearAttention"}
+
+
+def test_a_run_that_cannot_be_loaded_is_left_out_of_the_explorer(tmp_path):
+    pretend_run(tmp_path, ModelConfig("retnet", 8, 1, 1))
+    pretend_run(tmp_path, ModelConfig("icll.mixers.gla:GatedLinearAttention", 8, 1, 1))
+    (config,) = tmp_path.glob("icll*/config.yaml")
+    config.write_text(config.read_text().replace("icll.mixers.gla:", "moved_away:"))
+    with pytest.warns(UserWarning, match="not in the explorer: cannot import 'moved_away'"):
+        assert set(best_models([tmp_path], most=9)) == {"RetNet"}
 
 
 def test_the_explorer_names_the_problems_of_a_model_it_has_twice(tmp_path):
@@ -214,6 +223,13 @@ def test_the_explorer_shows_what_python_computes(page, problems, predictors):
 
 
 def test_keys_and_buttons_step_forward_and_back(page, problems):
+    before = place(page)
+    page.keyboard.press("End")  # not in the explorer: it scrolls the page
+    page.wait_for_function("scrollY > 0")
+    page.keyboard.press("Home")
+    assert place(page) == before
+    page.wait_for_function("scrollY == 0")
+    page.locator("#tokens").focus()
     page.keyboard.press("Home")
     assert place(page) == 0
     first = shown(page)
@@ -277,6 +293,15 @@ def test_a_figure_tells_its_numbers_and_can_be_enlarged(page):
     assert float(bar.get_attribute("width")) != width
 
 
+def test_figures_can_be_enlarged_for_ever(page):
+    """Up to a limit, where the axis still has numbers."""
+    button = page.locator("#figure1 .panel button[aria-label='Enlarge']").first
+    for _ in range(90):
+        button.press("Enter")
+    at = [line.get_attribute("x1") for line in page.locator("#figure1 .panel svg").first.locator("line.axis").all()]
+    assert 2 <= len(set(at)) == len(at) < 12
+
+
 def test_figures_can_be_read_without_a_mouse(page):
     """With the keyboard, and with a finger."""
     page.locator("#figure1 .panel svg").first.focus()
@@ -288,6 +313,14 @@ def test_figures_can_be_read_without_a_mouse(page):
     assert page.text_content("#tip") == first
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()
+    card = page.locator(".card[data-predictor='3-gram'] svg")
+    card.focus()
+    page.keyboard.press("ArrowRight")
+    assert "3-gram" in page.text_content("#tip") and "truth" in page.text_content("#tip")
+    assert re.search(r"Next token by 3-gram: \w \d\.\d\d", card.get_attribute("aria-label"))
+    page.locator("#automaton svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.text_content("#tip").startswith("state ")
     if page.evaluate("navigator.maxTouchPoints"):
         bar = page.locator("#figure1 rect[data-bar='3-gram'][data-series='ours']").first
         bar.scroll_into_view_if_needed()

@@ -534,6 +534,16 @@ def test_loaders_still_feed_a_loop_of_your_own():
     assert batch.tokens.shape == batch.targets.shape
 
 
+def test_a_folder_that_a_kill_left_before_the_config_was_written_is_new(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.yaml.abc").write_text("half a conf")
+    assert train(tiny(), tmp_path / "run")["steps"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep me")
+    with pytest.raises(IcllError, match="is not empty and not a run"):
+        train(tiny(), tmp_path / "mine")
+
+
 def test_plain_configs_hold_everything():
     plain = as_plain(tiny(ngram_heads=(1,)))
     assert json.loads(json.dumps(plain)) == plain and from_plain(RunConfig, plain) == tiny(ngram_heads=(1,))

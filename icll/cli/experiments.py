@@ -70,6 +70,8 @@ def reproduce(
     if name == "table1b" and budget == "paper" and dry_run:
         from .text import table1b_command
 
+        if corpus is not None or precision is not None:
+            raise IcllError("--corpus and --precision: not for the dry run of table1b at the budget paper; leave them out")
         table1b_command(budget="paper", json_=json_)  # needs no corpus
         return
     experiments = find(name)
@@ -261,7 +263,6 @@ def bench(
     from ..experiments.bench import bench_board, bench_configs
     from ..experiments.catalogue import Plan
     from ..experiments.reproduce import carry_out, check_outcomes, estimate
-    from ..experiments.results import label_of
     from ..progress import progress_bar
     from ..training.runs import check_folder, prepare
 
@@ -288,10 +289,9 @@ def bench(
         print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
         sys.exit(130)
     draw_curves(out)
-    places = bench_board(configs, out)
-    mine = {label_of(config) for config in configs}
+    places, tests = bench_board(configs, out)
     if json_:
-        print_json([{**asdict(place), "mine": place.label in mine} for place in places])
+        print_json({"places": [asdict(place) for place in places], "differences": [asdict(test) for test in tests]})
         return
     data, recipe = configs[0].data, configs[0].recipe
     print(f"{data.train:,} training problems, {recipe.name}, {recipe.epochs} epochs{' (the same for all)' if quick else ''}:")
@@ -299,9 +299,11 @@ def bench(
     for place in places:
         costs = [place.parameters, place.flops, place.state_bytes]
         rows.append([
-            ("* " if place.label in mine else "  ") + place.label, f"{place.tvd:.3f}", f"{place.accuracy:.3f}",
+            ("* " if place.mine else "  ") + place.label, f"{place.tvd:.3f}", f"{place.accuracy:.3f}",
             f"{place.above_floor:+.3f}" if place.above_floor is not None else "-",
             *("-" if c is None else f"{c:,.0f}" for c in costs), "-" if place.seconds is None else f"{place.seconds:.0f}",
         ])  # fmt: skip
     print_table(["  model", "TVD", "accuracy", "nats above floor", "parameters", "FLOPs/token", "state bytes", "CPU s"], rows)
+    for test in tests:
+        print(f"TVD of {test.a} less that of {test.b}: {test.difference}")
     print(f"* yours; runs are in {out}: `icll report --runs {out}` shows them among the rest")

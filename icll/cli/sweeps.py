@@ -124,7 +124,12 @@ def sweep(
         _list(configs, json_, asha)
         return
     budget = Asha(asha, first_rung or 1, eta or 3, seed) if asha is not None else None
-    folder = out or Path("sweeps") / f"{name}-{model.replace(':', '-')}-n{train}-{recipe}"
+    parts = [
+        name, model.replace(":", "-"), f"ngh{ngram_heads.replace(',', '')}" if ngram_heads else "",
+        profile or ("paper" if name == "icll-grid" else ""), f"n{train}", recipe, f"dropout{dropout}" if dropout else "",
+        f"s{seed}" if seed else "",
+    ]  # fmt: skip
+    folder = out or Path("sweeps") / "-".join(filter(None, parts))
     try:
         with progress_bar(f"{min(asha or len(configs), len(configs))} trials") as progress:
             found = search(

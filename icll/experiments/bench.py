@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..training import RunConfig, change
-from .board import Place, leaderboard
+from .board import Compared, Place, compared, leaderboard
 from .results import known
 from .settings import run
 
@@ -35,8 +36,14 @@ def bench_configs(
     return tuple(replace(c, model=change(c.model, **changes)) for c in made)
 
 
-def bench_board(configs: Sequence[RunConfig], root: Path) -> list[Place]:
-    """Everything known at that size. A quick run is compared with runs that were as quick."""
+def bench_board(configs: Sequence[RunConfig], root: Path) -> tuple[list[Place], list[Compared]]:
+    """Everything known at that size, and tests: with heads against without, and against the Transformer. A quick run is
+    compared with runs that were as quick."""
     data, recipe = configs[0].data, configs[0].recipe
     quick = data.train == QUICK_TRAIN
-    return leaderboard(known(root), data.train, epochs=recipe.epochs if quick else None)
+    found = known(root)
+    places = leaderboard(found, data.train, recipe.epochs if quick else None, [c.hash for c in configs])
+    mine = [[entry] for config in configs if (entry := found.run(config.hash))]
+    best = found.runs("Transformer", data.train)
+    pairs = [(b, a) for a, b in pairwise(mine)] + [(runs, best) for runs in mine if best]
+    return places, [one for a, b in pairs for one in compared(a, b)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,10 +30,12 @@ class Place:
     setting: str
     source: str
     paper: float | None
+    mine: bool = False
 
 
-def leaderboard(known: Known, train: int = N, epochs: int | None = None) -> list[Place]:
-    """Runs of N training problems, and learners. `epochs`: only runs that trained as long, for a fair comparison."""
+def leaderboard(known: Known, train: int = N, epochs: int | None = None, mine: Sequence[str] = ()) -> list[Place]:
+    """Runs of N training problems, and learners. `epochs`: only runs that trained as long, for a fair comparison. `mine`: runs,
+    by their hashes, that have lines of their own."""
     floor = known.learner("Bayes filter")
     learners = [e for label in known.learners() if (e := known.learner(label))]
     most = max((e.n_problems for e in learners), default=0)  # those on fewer problems are no match
@@ -41,15 +43,19 @@ def leaderboard(known: Known, train: int = N, epochs: int | None = None) -> list
     if epochs is not None:
         keep = [e.config.hash for e in known.entries if e.config and e.config.recipe.epochs == epochs]
         known = known.only(keep)
+    own = [entry for hash_ in mine if (entry := known.run(hash_))]
+    known = Known(tuple(e for e in known.entries if e.config is None or e.config.hash not in mine))
     groups += [runs for label in known.labels() if (runs := known.runs(label, train))]
-    return sorted((_place(group, floor, train) for group in groups), key=lambda place: place.tvd)
+    places = [_place(group, floor, train) for group in groups]
+    places += [replace(_place([entry], floor, train), mine=True) for entry in own]
+    return sorted(places, key=lambda place: place.tvd)
 
 
 def _place(group: Sequence[Entry], floor: Entry | None, train: int) -> Place:
     first, paper = group[0], load_paper()
     label = first.label
     number = None
-    if label not in ("LSTM", "Mamba"):  # published with another wiring
+    if label not in ("LSTM", "Mamba") and not first.brief:  # published with another wiring, and trained for longer
         name = label.removesuffix(WIRING)
         number = paper.find(name, "tvd", train if first.config else None)
     nats = mean(group, "cross_entropy")
@@ -78,10 +84,14 @@ def differences(known: Known, train: int = N) -> list[Compared]:
         left, right = known.any(a, train), known.any(b, train)
         if not left or not right:
             continue
-        for difference in (paired(left[0], right[0]), over_seeds([e.tvd for e in left], [e.tvd for e in right])):
-            if difference is not None:
-                found.append(Compared(a, b, difference))
+        found += compared(left, right)
     return found
+
+
+def compared(a: Sequence[Entry], b: Sequence[Entry]) -> list[Compared]:
+    """Over problems, of the first seed of each, and over seeds where there are several."""
+    tests = (paired(a[0], b[0]), over_seeds([e.tvd for e in a], [e.tvd for e in b]))
+    return [Compared(a[0].label, b[0].label, difference) for difference in tests if difference is not None]
 
 
 def seed_spread(known: Known, train: int = N) -> float | None:

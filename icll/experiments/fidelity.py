@@ -52,6 +52,9 @@ def number_row(number: Number, known: Known) -> Row:
         found = distance(known, number.label, number.other or "", number.train or 0)
         if found is None:
             return Row(number.where, what, number.value, None, NOT_RUN, "")
+        if other := [name for name in (number.label, number.other or "") if _rewired(known, name, number.train or 0)]:
+            why = f"with stacked layers of {' and '.join(other)}, which the paper's had not: {found:.3f}"
+            return Row(number.where, what, number.value, None, NOT_RUN, why)
         verdict = REPRODUCED if abs(found - number.value) <= TOLERANCE else DIFFERS
         setting = distance_setting(known, (number.label, number.other or ""), number.train or 0)
         side = "" if verdict == REPRODUCED else f"{'farther apart' if found > number.value else 'nearer'} than in the paper: "
@@ -125,11 +128,21 @@ def reasons(number: Number, entries: Sequence[Entry]) -> str:
     return "; ".join(parts)
 
 
-def distance_setting(known: Known, names: Sequence[str], train: int) -> str:
-    """The runs that a distance is between."""
+def _run_of_distance(known: Known, name: str, train: int) -> Entry | None:
     table = known.tables.get(f"distances-{train}", {})
     runs = dict(json.loads(table["key"])[1]) if "key" in table else {}
-    found = {name: entry for name in names if (entry := known.run(runs.get(name, "")))}
+    return known.run(runs.get(name, ""))
+
+
+def _rewired(known: Known, name: str, train: int) -> bool:
+    """An LSTM or Mamba that is not wired as the published one."""
+    entry = _run_of_distance(known, name, train)
+    return bool(entry and entry.config and entry.config.model.model in WIRED_WRONGLY and not entry.config.model.authors_bug)
+
+
+def distance_setting(known: Known, names: Sequence[str], train: int) -> str:
+    """The runs that a distance is between."""
+    found = {name: entry for name in names if (entry := _run_of_distance(known, name, train))}
     return "; ".join(f"{name}: {setting_of([entry])}, TVD {entry.tvd:.3f}" for name, entry in found.items())
 
 

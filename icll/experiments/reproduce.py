@@ -20,13 +20,13 @@ from ..files import read_json, replacing
 from ..model import ModelConfig, model_of
 from ..scoring import default_cache, score
 from ..tasks import regbench
-from ..training import RunConfig, read_result
+from ..training import RunConfig, find_runs, read_result
 from ..training.optimize import make_optimizers
 from ..training.runs import METRICS
 from ..training.search import Outcome, run_all
 from ..training.source import SHORT
 from .catalogue import Analysis, Plan
-from .results import LENGTH, TEXT, Known, by_problem, on_text, packed, read_folder, write_details
+from .results import LENGTH, TEXT, Known, by_problem, on_text, packed, read_folder, text_table, write_details
 
 SAMPLE = 8  # problems in a measured step
 LARGE = 5e7  # parameters: a step of such a model is not measured, it takes minutes here
@@ -101,7 +101,7 @@ def estimate(
     learners = [spec for spec in plan.learners if not _learner_file(root, spec, plan.problems).exists()]
     slow = [spec for spec in learners if spec not in per_problem]
     slow += [f"{len(large)} runs of more than {LARGE / 1e6:.0f}M parameters"] if large else []
-    waiting = [a.name for a in plan.analyses if not _analysis_file(root, a).exists()]
+    waiting = [a.name for a in plan.analyses if not _analysed(a, root)]
     return Estimate(
         seconds / at_once, sum(per_problem.get(spec, 0.0) * plan.problems for spec in learners) / cores, len(todo),
         len(plan.runs) - len(todo), (*slow, *waiting),
@@ -117,7 +117,10 @@ def _problems(config: RunConfig) -> float:
 
 
 def _parameters(config: ModelConfig) -> int:
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            return model_of(config).n_parameters()
+    except IcllError:  # a mixer of one's own that needs real numbers to be made
         return model_of(config).n_parameters()
 
 
@@ -222,24 +225,34 @@ def _analysis_file(root: Path, analysis: Analysis) -> Path:
     return root / "analysis" / f"{analysis.name}.json"
 
 
+def _key(analysis: Analysis) -> str:
+    return json.dumps([analysis.function, [[n, c.hash] for n, c in analysis.runs], analysis.options], default=list)
+
+
+def _analysed(analysis: Analysis, root: Path) -> bool:
+    """Of these very runs: the file of an analysis is replaced when it is asked for on others."""
+    path = _analysis_file(root, analysis)
+    return path.exists() and read_json(path).get("key") == _key(analysis)
+
+
 def analyse(analysis: Analysis, root: Path, progress: Callable[[int, int], object] = lambda done, total: None) -> None:
     """Run an analysis on its runs' folders, once for the same runs and options."""
     from . import analyses
 
-    path = _analysis_file(root, analysis)
-    key = json.dumps([analysis.function, [[n, c.hash] for n, c in analysis.runs], analysis.options], default=list)
-    if path.exists() and read_json(path).get("key") == key:
+    if _analysed(analysis, root):
         return
     folders = {name: root / config.name for name, config in analysis.runs}
     table = getattr(analyses, analysis.function)(folders, progress=progress, **dict(analysis.options))
-    with replacing(path) as (temporary,):
-        temporary.write_text(json.dumps({"key": key, **table}) + "\n")
+    with replacing(_analysis_file(root, analysis)) as (temporary,):
+        temporary.write_text(json.dumps({"key": _key(analysis), **table}) + "\n")
 
 
 def found_for(plan: Plan, root: Path) -> Known:
     """What a folder has of a plan's own runs, learners and analyses."""
-    tables = [a.name for a in plan.analyses] + [TEXT] * any(map(on_text, plan.runs))
-    return read_folder(root).only((c.hash for c in plan.runs), plan.learners, tables)
+    hashes = {c.hash for c in plan.runs}
+    found = read_folder(root).only(hashes, plan.learners, [a.name for a in plan.analyses if _analysed(a, root)])
+    text = text_table([run for run in find_runs(root) if run.config.hash in hashes])
+    return found + Known((), {TEXT: text} if text else {})
 
 
 def check_outcomes(failed: Sequence[Outcome]) -> None:

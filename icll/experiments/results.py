@@ -36,11 +36,13 @@ WIRING = " (authors' wiring)"
 
 
 def label_of(config: RunConfig) -> str:
-    """What a run's model is called in tables, as in the paper: `RetNet+NGH(1,2,3)`, or with the layers that heads replace."""
+    """What a run's model is called in tables, as in the paper: `RetNet+NGH(1,2,3)`, or with the layers that heads replace.
+
+    A mixer of one's own has its full name, and options that make another mixer of it are named.
+    """
     model = config.model
-    name = LABELS.get(model.model) or model.model.rpartition(":")[2]
-    if model.model not in LABELS and name in LABELS.values():  # somebody's own Mamba is not the paper's
-        name = model.model
+    options = {k: v for k, v in model.options.items() if k not in ("attention_dropout", "inner_ngram_heads")}
+    name = LABELS.get(model.model, model.model) + "".join(f" {k}={json.dumps(v)}" for k, v in sorted(options.items()))
     places = [f"_{place}" for place in model.ngram_after] if model.ngram_mode == "replace" else [""]
     orders = ",".join(map(str, model.ngram_heads))
     heads = "".join(f"+NGH{place}({orders})" for place in places) if orders else ""
@@ -353,7 +355,7 @@ def read_folder(root: Path) -> Known:
 
 
 def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """Perplexities of language models, from the setting with most rows (then the largest): a row for each model."""
+    """Perplexities of language models, from one setting, as `_weight` chooses: a row for each model."""
     settings: dict[str, dict[str, list[RunSummary]]] = {}
     for run in runs:
         if on_text(run.config) and run.result is not None and "perplexity" in run.result["test"]:
@@ -361,17 +363,18 @@ def text_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
             same = [as_plain(run.config.data), as_plain(run.config.recipe), model.d_model, model.n_layers, run.config.precision]
             key = json.dumps(same)
             settings.setdefault(key, {}).setdefault(label_of(run.config), []).append(run)
-    if not settings:
-        return {}
-    sizes = {key: (run.result or {})["parameters"] for key, group in settings.items() for run in next(iter(group.values()))}
-    key = max(settings, key=lambda key: (len(settings[key]), sizes[key]))
+    return max((_text_rows(json.loads(key), group) for key, group in settings.items()), key=_weight, default={})
+
+
+def _text_rows(setting: Any, by_label: dict[str, list[RunSummary]]) -> dict[str, Any]:
     rows = []
-    for label, group in sorted(settings[key].items()):
-        results = [run.result or {} for run in group]
-        seeds = {str(run.config.seed): run.result["test"]["perplexity"]["mean"] for run in group if run.result}
+    for label, group in sorted(by_label.items()):
+        results = {str(run.config.seed): run.result or {} for run in group}
+        seeds = {seed: result["test"]["perplexity"]["mean"] for seed, result in results.items()}
         perplexity = float(np.exp(np.mean(np.log(list(seeds.values())))))  # of the mean loss
-        rows.append({"label": label, "perplexity": perplexity, "by_seed": seeds, "parameters": results[0]["parameters"]})
-    return {"setting": json.loads(key), "steps": results[0]["steps"], "rows": rows}
+        first = next(iter(results.values()))
+        rows.append({"label": label, "perplexity": perplexity, "by_seed": seeds, "parameters": first["parameters"]})
+    return {"setting": setting, "steps": first["steps"], "rows": rows}
 
 
 @lru_cache(maxsize=1)

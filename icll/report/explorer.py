@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import IcllError
 from ..experiments.results import LABELS, WIRING, Known, learner_label, read_folder
 from ..languages.automaton import Automaton
 from ..predictors import Predictor
@@ -35,7 +37,11 @@ def explorer(
     """The first test problems of the profile `repo`, and the predictions of learners and of the best runs in `roots`."""
     problems = regbench(train=1, profile="repo", seed=0).test[:n_problems]
     specs = dict.fromkeys(("oracle", *learners))  # the first is shown as the truth
-    predictors = {learner_label(spec): open_predictor(spec, problems) for spec in specs}
+    names = [learner_label(spec) for spec in specs]
+    predictors = {
+        name if names.count(name) == 1 else f"{name} ({spec})": open_predictor(spec, problems)
+        for name, spec in zip(names, specs, strict=True)
+    }
     each = max(1, len(problems.flat) * problems.vocab_size * 2 * 4 // 3)  # bytes of a predictor in the page
     predictors |= best_models(roots, most=max(0, ROOM // each - len(predictors)))
     return explorer_data(problems, predictors, progress)
@@ -55,7 +61,7 @@ def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
             if kept:
                 largest = max(n for n, _ in kept)
                 best = next(e for n, e in kept if n == largest)
-                found.setdefault((label, largest), root / best.source)
+                found[label, largest] = root / best.source
     own = LABELS.values()
 
     def rank(key: tuple[str, int]) -> tuple[bool, bool]:
@@ -64,11 +70,14 @@ def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
 
     chosen = sorted(found, key=rank)[:most]
     labels = [label for label, _ in chosen]
-    return {
-        label if labels.count(label) == 1 else f"{label} · {size:,} problems": load_run(folder)
-        for (label, size), folder in found.items()
-        if (label, size) in chosen
-    }
+    models: dict[str, Predictor] = {}
+    for (label, size), folder in found.items():
+        if (label, size) in chosen:
+            try:
+                models[label if labels.count(label) == 1 else f"{label} · {size:,} problems"] = load_run(folder)
+            except IcllError as error:  # such as a mixer of one's own that is not here
+                warnings.warn(f"not in the explorer: {error}", stacklevel=2)
+    return models
 
 
 def explorer_data(

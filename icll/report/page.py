@@ -54,8 +54,8 @@ def page_text(known: Known, charts: Sequence[Chart], rows: Sequence[Row], explor
         "seed_spread": seed_spread(lasting), "explorer": explorer, "colours": PALETTE, "dark_colours": DARK_PALETTE,
     }  # fmt: skip
     room = files(__package__).joinpath("assets")
-    # a "</script>" inside the data would end it
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    # a "</script>" inside the data would end it, a "<!--" would swallow what follows
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     page = room.joinpath("page.html").read_text(encoding="utf-8")
     for mark, part in (
         ("/*css*/", room.joinpath("page.css").read_text(encoding="utf-8")),

@@ -68,7 +68,8 @@ def train(
 
 def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:
     """See that a folder is new, or of this run."""
-    if folder.exists() and any(folder.iterdir()):
+    begun = [p for p in folder.iterdir() if p.name != MIXER and not p.name.startswith(".")] if folder.is_dir() else []
+    if begun or folder.is_file():
         if not (folder / CONFIG).exists():
             raise IcllError(f"{folder} is not empty and not a run: choose another --out")
         other = read_config(folder)

@@ -7,7 +7,7 @@ import numpy as np
 from ..figures import N, mean
 from ..results import LABELS, WIRING, Known
 from ..settings import DEPTHS, MODELS
-from .base import CONVOLUTIONAL, Answer, listed, missing, models_at, other_models, test
+from .base import CONVOLUTIONAL, Answer, listed, missing, models_at, needed, other_models, test
 
 
 @test
@@ -15,7 +15,7 @@ def transformer_best(known: Known) -> Answer:
     said, holds = [], []
     for n in known.sizes("Transformer"):
         others = models_at(known, n, other_models())
-        if n < N or len(others) < 4:
+        if n < N or not needed(n) <= {"Transformer", *others}:
             continue
         ours, first = known.runs("Transformer", n), {}
         for metric, best in (("tvd", min), ("accuracy", max)):
@@ -24,34 +24,35 @@ def transformer_best(known: Known) -> Answer:
             sign = 1 if metric == "tvd" else -1
             holds.append(sign * mean(ours, metric) < sign * mean(others[name], metric))
             said.append(f"N = {n:,}: {metric} {mean(ours, metric):.3f}, {name} {mean(others[name], metric):.3f}")
-    return Answer(all(holds), "; ".join(said)) if holds else missing("Transformer and four others at N = 2,500 or more")
+    return Answer(all(holds), "; ".join(said)) if holds else missing("the Transformer and all others at N = 2,500 or more")
 
 
 @test
 def data_efficient(known: Known) -> Answer:
     """The smallest training set with a TVD below the 3-gram's."""
     level = known.learner("3-gram")
-    needed, largest = {}, {}
+    enough, largest = {}, {}
     for label in ("Transformer", *other_models()):
         sizes = known.sizes(label)
         if level is not None and len(sizes) > 1:
-            needed[label] = min((n for n in sizes if mean(known.runs(label, n)) < level.tvd), default=10**9)
+            enough[label] = min((n for n in sizes if mean(known.runs(label, n)) < level.tvd), default=10**9)
             largest[label] = sizes[-1]
-    if len(needed) < 5 or "Transformer" not in needed:
-        return missing("3-gram, and the Transformer and four others at two sizes")
-    said = [f"{k} {v:,}" if v < 10**9 else f"{k} more than {largest[k]:,}" for k, v in needed.items()]
-    ours = needed.pop("Transformer")
-    return Answer(ours < min(needed.values()), f"problems needed to beat the 3-gram: {', '.join(said)}")
+    if not needed(N) <= set(enough):
+        return missing("3-gram, and all models at two sizes")
+    said = [f"{k} {v:,}" if v < 10**9 else f"{k} more than {largest[k]:,}" for k, v in enough.items()]
+    ours = enough.pop("Transformer")
+    return Answer(ours < min(enough.values()), f"problems needed to beat the 3-gram: {', '.join(said)}")
 
 
 @test
 def below_baselines(known: Known) -> Answer:
-    level, others = known.learner("3-gram"), models_at(known, N, other_models())
-    if level is None or len(others) < 5:
-        return missing("3-gram and five architectures at N = 2,500")
-    behind = [label for label, runs in others.items() if mean(runs) > level.tvd]
+    levels = {name: level.tvd for name in ("3-gram", "Baum-Welch") if (level := known.learner(name))}
+    others = models_at(known, N, other_models())
+    if "3-gram" not in levels or not needed(N) <= {"Transformer", *others}:
+        return missing("3-gram and all architectures at N = 2,500")
+    behind = [label for label, runs in others.items() if mean(runs) > max(levels.values())]
     scores = listed({k: mean(v) for k, v in others.items()})
-    said = f"{len(behind)} of {len(others)} are behind the 3-gram ({level.tvd:.3f}): {scores}"
+    said = f"{len(behind)} of {len(others)} are behind all learners ({listed(levels)}): {scores}"
     return Answer(len(behind) > len(others) / 2, said)
 
 
@@ -62,17 +63,17 @@ def convolutional_poor(known: Known) -> Answer:
         found = models_at(known, n, other_models())
         poor = [mean(runs) for label, runs in found.items() if label in CONVOLUTIONAL]
         rest = [mean(runs) for label, runs in found.items() if label not in CONVOLUTIONAL]
-        if n >= N and len(poor) == 3 and len(rest) >= 3:
+        if n >= N and needed(n) <= {"Transformer", *found}:
             gap = float(np.mean(poor) - np.mean(rest))
             return Answer(gap > 0.03, f"N = {n:,}: mean TVD {np.mean(poor):.3f} against {np.mean(rest):.3f} of the others")
-    return missing("S4, H3, Hyena and three others at N = 2,500 or more")
+    return missing("all architectures at N = 2,500 or more")
 
 
 @test
 def recall_learned(known: Known, train: int) -> Answer:
     found = models_at(known, train, [LABELS[m] for m in MODELS], "recall")
-    if len(found) < 5 or "S4" not in found:
-        return missing(f"recall at N = {train:,}")
+    if not needed(train, "recall") <= set(found):
+        return missing(f"recall of all models at N = {train:,}")
     scores = {label: mean(runs, "accuracy") for label, runs in found.items()}
     learned = all(score >= 0.9 for label, score in scores.items() if label != "S4")
     return Answer(learned and scores["S4"] < 0.9, listed(scores))
@@ -85,9 +86,9 @@ def recall_low_data(known: Known) -> Answer:
         found = {k: mean(v, "accuracy") for k, v in models_at(known, n, [LABELS[m] for m in MODELS], "recall").items()}
         low = [found[k] for k in weak if k in found]
         rest = [v for k, v in found.items() if k not in weak]
-        if n <= 1250 and len(low) > 2 and len(rest) > 2:
+        if n <= 1250 and needed(n, "recall") <= set(found):
             return Answer(float(np.mean(rest)) > float(np.mean(low)) + 0.05, f"N = {n:,}: {listed(found)}")
-    return missing("recall with at most 1,250 problems")
+    return missing("recall of all models with at most 1,250 problems")
 
 
 @test
@@ -100,11 +101,11 @@ def contrast(known: Known) -> Answer:
             {k: mean(v, "accuracy") for k, v in models_at(known, n, labels, task).items()} for task in ("regbench", "recall")
         ]
         shared = set(both[0]) & set(both[1])
-        if len(shared) >= 5:
+        if needed(n) & needed(n, "recall") <= shared:
             near = [sum(one[k] > max(one[x] for x in shared) - 0.1 for k in shared) for one in both]
             said = f"N = {n:,}: {near[0]} of {len(shared)} models are within 0.1 of the best accuracy, in recall {near[1]}"
             return Answer(near[0] < near[1], said)
-    return missing("five models at the same size in both tasks")
+    return missing("all models at the same size in both tasks")
 
 
 @test
@@ -133,8 +134,8 @@ def depth_transformer(known: Known) -> Answer:
 def depth_others(known: Known) -> Answer:
     """From two layers to the best depth: more than 0.01 of accuracy is a gain."""
     found = {label: by for label in other_models() if len(by := _by_depth(known, label)) >= 3 and 2 in by}
-    if not found:
-        return missing("a model other than the Transformer at three depths")
+    if len(found) < 3:
+        return missing("three models other than the Transformer at three depths")
     gains = {label: max(by.values()) - by[2] for label, by in found.items()}
     wired = {m: by for m in ("LSTM", "Mamba") if len(by := _by_depth(known, m + WIRING)) >= 3}
     said = f"accuracy gained over two layers: {listed(gains)}"

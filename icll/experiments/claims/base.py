@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..figures import N
+from ..paper import load_paper
 from ..results import LABELS, Entry, Known
 from ..settings import MODELS
 
@@ -33,6 +34,13 @@ def other_models() -> list[str]:
 
 def models_at(known: Known, train: int, labels: Sequence[str], task: str = "regbench") -> dict[str, list[Entry]]:
     return {label: runs for label in labels if (runs := known.runs(label, train, task))}
+
+
+def needed(train: int, metric: str = "tvd") -> set[str]:
+    """The models that a statement about all of them is about at this size: those the paper has there, or all ten."""
+    labels = {LABELS[m] for m in MODELS}
+    own = {n.label for n in load_paper().numbers if (n.metric, n.train) == (metric, train) and n.source != "rerun"} & labels
+    return own if len(own) >= len(labels) // 2 else labels
 
 
 def all_of(known: Known, labels: Sequence[str], train: int = N) -> list[list[Entry]] | None:

@@ -86,22 +86,24 @@ def improves_on(known: Known, label: str, other: str) -> Answer:
     found = all_of(known, [label, other])
     if found is None:
         return missing(label, other)
-    difference = _paired(*found)
+    tested = _paired(*found)
     # without scores of each problem the means must do
-    holds = difference.high < 0 if difference else mean(found[0]) < mean(found[1])
+    holds = tested[1].high < 0 if tested else mean(found[0]) < mean(found[1])
     return Answer(holds, _compared(*found))
 
 
-def _paired(a: list[Entry], b: list[Entry]) -> Difference | None:
-    """Of the first seed both have."""
+def _paired(a: list[Entry], b: list[Entry]) -> tuple[int | None, Difference] | None:
+    """Of the first seed both have, and which that is; if they share none, of the first of each."""
     both = [(x, y) for x in a for y in b if x.seed == y.seed or None in (x.seed, y.seed)]
-    return paired(*both[0]) if both else None
+    one, other = both[0] if both else (a[0], b[0])
+    difference = paired(one, other)
+    return (one.seed, difference) if difference else None
 
 
 def _compared(a: list[Entry], b: list[Entry]) -> str:
     said = ", ".join(f"{runs[0].label} {mean(runs):.3f} ({setting_of(runs)})" for runs in (a, b))
-    difference = _paired(a, b)
-    return said + (f"; problem by problem, seed {a[0].seed}: {difference}" if difference else "")
+    tested = _paired(a, b)
+    return said + (f"; problem by problem, seed {tested[0]}: {tested[1]}" if tested else "")
 
 
 @test

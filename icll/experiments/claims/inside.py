@@ -79,15 +79,19 @@ def probe_best(known: Known, task: str, n: int, train: int) -> Answer:
     found = _probe(known, task, n, train)
     others = {k: v for k, v in found.items() if not k.startswith("Transformer")}
     ours = {k: v for k, v in found.items() if k.startswith("Transformer")}
-    if not ours or len(others) < 2:
-        return missing(f"probes of models trained on {train:,}")
-    if task in ("frequency", "count"):  # errors
-        holds, what = min(ours.values()) < min(others.values()), "relative error"
-    else:
-        holds, what = max(ours.values()) > max(others.values()), "accuracy"
+    if not ours or len(others) < 3:
+        return missing(f"probes of Transformers and three other models trained on {train:,}")
+    best, what = (min, "relative error") if task in ("frequency", "count") else (max, "accuracy")
+    first, second = best(ours.values()), best(others.values())
+    holds = first != second and best(first, second) == first
     rows = [row for row in known.tables[f"probes-{train}"]["rows"] if (row["task"], row["n"]) == (task, n)]
-    widest = max((row["high"] - row["low"] for row in rows if "low" in row), default=0.0)
-    return Answer(holds, f"{what}: {listed(found)}" + (f"; 95 % intervals up to {widest:.3f} wide" if widest else ""))
+    ends = [(row["low"], row["high"]) for value in (first, second) for row in rows if row["value"] == value and "low" in row]
+    chance = (
+        "; the intervals of the two best overlap"
+        if len(ends) == 2 and ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]
+        else ""
+    )
+    return Answer(holds, f"{what}: {listed(found)}{chance}")
 
 
 @test
@@ -147,6 +151,6 @@ def nearer(known: Known, a: str, order: list[str]) -> Answer:
 def nearest_model(known: Known, label: str, learner: str) -> Answer:
     """Of all models, this one is nearest to the learner."""
     found = {m: d for m in (label, *other_models()) if (d := distance(known, m, learner)) is not None}
-    if label not in found or len(found) < 3:
-        return missing(f"distances of {label} and two other models to the {learner}")
+    if label not in found or len(found) < 4:
+        return missing(f"distances of {label} and three other models to the {learner}")
     return Answer(min(found, key=lambda m: found[m]) == label, f"from the {learner}: {listed(found)}")

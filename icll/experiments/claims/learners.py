@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..figures import mean
 from ..results import Known
+from ..statistics import paired
 from .base import Answer, listed, missing, test
 
 
@@ -40,8 +41,12 @@ def learner_order(known: Known, better: str, worse: str, metric: str = "tvd") ->
         return missing(better, worse)
     a, b = max(pairs, key=lambda pair: pair[0].n_problems)
     gap = a.scores[metric][0] - b.scores[metric][0]
-    seen = listed({e.label: e.scores[metric][0] for e in (a, b)})
-    return Answer(gap < 0 if metric == "tvd" else gap > 0, f"{metric}: {seen}, on {a.n_problems} problems")
+    seen = f"{metric}: {listed({e.label: e.scores[metric][0] for e in (a, b)})}, on {a.n_problems} problems"
+    if difference := paired(a, b, metric):
+        seen += f"; problem by problem: {difference}"
+    elif max(e.scores[metric][1] for e in (a, b)) < min(e.scores[metric][2] for e in (a, b)):
+        seen += "; their intervals overlap"
+    return Answer(gap < 0 if metric == "tvd" else gap > 0, seen)
 
 
 @test

@@ -51,6 +51,10 @@ def text_gains_most(known: Known, label: str) -> Answer:
 
 @test
 def text_up_to(known: Known, expected: float) -> Answer:
+    gains = _text_gains(known)
+    large = _text(known) and min(row["parameters"] for row in _text(known).values()) >= 3e8
+    if not large:
+        return Answer(None, f"{NOT_RUN}: models of 340M parameters{f' ({_text_seen(known, gains)})' if gains else ''}")
     return _text_answer(known, lambda gains: max(gains.values()) >= expected - 0.01)
 
 
@@ -61,8 +65,13 @@ def text_orders(known: Known, times: float) -> Answer:
     base, ones, orders = "GLA", "GLA+NGH_1(1,1,1)+NGH_-2(1,1,1)", "GLA+NGH_1(1,2,3)+NGH_-2(1,2,3)"
     if not {base, ones, orders} <= set(text):
         return missing("the three rows of GLA in table1b")
-    some, all_orders = (text_change(text[label], text[base]) for label in (ones, orders))
-    if some is None or all_orders is None:
+    some, between = text_change(text[ones], text[base]), text_change(text[orders], text[ones])
+    if some is None or between is None:
         return missing("table1b with the same seeds")
+    all_orders = (1 + some) * (1 + between) - 1  # the two with heads are compared over all the seeds that both have
+    seeds = sorted(set(text[ones]["by_seed"]) & set(text[orders]["by_seed"]))
     holds = all_orders < 0 and all_orders < some and (some >= 0 or all_orders / some >= times)
-    return Answer(holds, f"perplexity with three of order 1 {some:+.1%}, with orders 1, 2, 3 {all_orders:+.1%}")
+    said = (
+        f"perplexity with three of order 1 {some:+.1%}, with orders 1, 2, 3 {all_orders:+.1%}, {between:+.1%} between the two"
+    )
+    return Answer(holds, f"{said} (seeds {', '.join(seeds)})")

@@ -112,7 +112,9 @@ function arrowHead(id) {
 let drawings = 0;
 function drawAutomaton(a, lit, taken) {
   const mark = `head${drawings++}`;
-  const root = svg("svg", { viewBox: a.box.join(" "), role: "img", "aria-label": lit === undefined ? "automaton" : `automaton in state ${lit}` }, svg("defs", {}, arrowHead(mark)));
+  const leaving = (s) => a.arrows.filter((e) => e.from === s).map((e) => `${e.symbols} to ${e.to}`);
+  const name = lit === undefined ? "automaton" : `automaton in state ${lit}: ${leaving(lit).join("; ")}`;
+  const root = svg("svg", { viewBox: a.box.join(" "), role: "img", "aria-label": name }, svg("defs", {}, arrowHead(mark)));
   const line = (from, middle, to, kind) => svg("path", { class: `arrow ${kind}`, d: `M${from} Q${middle} ${to}`, "marker-end": `url(#${mark})` });
   root.append(svg("path", { class: "arrow", d: `M${a.start[0]} L${a.start[1]}`, "marker-end": `url(#${mark})` }));
   for (const e of a.arrows) {
@@ -121,8 +123,7 @@ function drawAutomaton(a, lit, taken) {
   }
   for (const e of a.arrows) root.append(svg("text", { class: "symbol halo", x: e.label[0], y: e.label[1] + 0.07, "text-anchor": "middle", style: "font-size:0.22px" }, e.symbols));
   a.places.forEach(([x, y], s) => {
-    const leaves = a.arrows.filter((e) => e.from === s).map((e) => `${e.symbols} to ${e.to}`).join("\n");
-    root.append(tipped(svg("circle", { class: s === lit ? "state lit" : "state", cx: x, cy: y, r: 0.22, "data-state": s }), `state ${s}\n${leaves}`),
+    root.append(tipped(svg("circle", { class: s === lit ? "state lit" : "state", cx: x, cy: y, r: 0.22, "data-state": s }), `state ${s}\n${leaving(s).join("\n")}`),
       svg("text", { x, y: y + 0.075, "text-anchor": "middle", style: "font-size:0.22px;pointer-events:none" }, String(s)));
   });
   return root;
@@ -175,7 +176,7 @@ function step(t) {
   $("matches").textContent = context ? `“${context}” occurred ${ends.length} times before${counts ? `, followed by ${counts}` : ""}.` : "";
   const before = t ? states[t - 1] : 0;
   const symbol = tokens[t] === ex.separator ? null : ex.symbols[tokens[t]];
-  $("automaton").replaceChildren(drawAutomaton(problem().automaton, states[t], symbol ? [before, states[t], symbol] : null));
+  $("automaton").replaceChildren(readable(drawAutomaton(problem().automaton, states[t], symbol ? [before, states[t], symbol] : null)));
   showCards();
 }
 function showCards() {
@@ -187,7 +188,8 @@ function showCards() {
   $("cards").replaceChildren(...ex.predictors.map((predictor, k) => {
     if (state.off.has(k)) return null;
     const a = probs(p, k), distance = tvd(p, k);
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Next token by ${predictor.name}` });
+    const said = symbols.filter((v) => a[t * V + v] >= 0.005).map((v) => `${ex.symbols[v]} ${a[t * V + v].toFixed(2)}`).join(", ");
+    const picture = readable(svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Next token by ${predictor.name}: ${said}` }));
     symbols.forEach((v, i) => {
       const value = a[t * V + v], legal = truth[t * V + v] > 0, x = i * room + room * 0.14, tall = (base - 4) * value;
       const bar = svg("rect", { x, y: base - tall, width: room * 0.72, height: tall, fill: legal ? colour(k === 0 ? 2 : 0) : colour(1), "fill-opacity": legal ? 1 : 0.6, "data-symbol": ex.symbols[v], "data-p": value.toFixed(4) });
@@ -226,12 +228,14 @@ function startExplorer() {
   $("problem").addEventListener("change", (event) => pick(Number(event.target.value)));
   $("context").addEventListener("change", (event) => { state.n = Number(event.target.value); step(state.t); });
   $("slider").addEventListener("input", (event) => { play(false); step(Number(event.target.value)); });
-  $("tokens").addEventListener("click", (event) => { const i = event.target.dataset.i; if (i !== undefined) { play(false); step(Number(i)); } });
+  $("tokens").addEventListener("click", (event) => { const i = event.target.dataset.i; if (i !== undefined) { play(false); step(Number(i)); $("tokens").focus({ preventScroll: true }); } });
   const buttons = { first: () => step(0), back: () => step(state.t - 1), forward: () => step(state.t + 1), last: () => step(1e9) };
   for (const [id, act] of Object.entries(buttons)) $(id).addEventListener("click", () => { play(false); act(); });
   $("play").addEventListener("click", () => play(state.timer === null));
-  const keys = { ArrowLeft: () => step(state.t - 1), ArrowRight: () => step(state.t + 1), ArrowUp: () => step(stringStart(-1)), ArrowDown: () => step(stringStart(1)), Home: () => step(0), End: () => step(1e9), "[": () => pick(state.p - 1), "]": () => pick(state.p + 1) };
+  const anywhere = { ArrowLeft: () => step(state.t - 1), ArrowRight: () => step(state.t + 1), "[": () => pick(state.p - 1), "]": () => pick(state.p + 1) };
+  const inside = { ...anywhere, ArrowUp: () => step(stringStart(-1)), ArrowDown: () => step(stringStart(1)), Home: () => step(0), End: () => step(1e9) }; // outside these scroll the page
   document.addEventListener("keydown", (event) => {
+    const keys = $("explorer").contains(event.target) ? inside : anywhere;
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
     if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.id !== "slider") return;
     const box = $("explorer").getBoundingClientRect();
@@ -286,12 +290,13 @@ function zoomable(holder, whole, draw) {
     picture.addEventListener("dblclick", reset);
   };
   const reset = () => { view = whole.map((pair) => [...pair]); redraw(); };
+  const fit = ([a, b], i) => { // within the whole, and not so narrow that numbers on the axis are all the same
+    const range = whole[i][1] - whole[i][0], middle = (a + b) / 2, half = Math.max(range * 1e-3, Math.min(b - a, range)) / 2;
+    const low = Math.max(whole[i][0], Math.min(middle - half, whole[i][1] - 2 * half));
+    return [low, low + 2 * half];
+  };
   const scale = (factor) => {
-    view = view.map(([a, b], i) => {
-      const middle = (a + b) / 2, half = Math.min((b - a) * factor, whole[i][1] - whole[i][0]) / 2;
-      const low = Math.max(whole[i][0], Math.min(middle - half, whole[i][1] - 2 * half));
-      return [low, low + 2 * half];
-    });
+    view = view.map(([a, b], i) => fit([(a + b) / 2 - (factor * (b - a)) / 2, (a + b) / 2 + (factor * (b - a)) / 2], i));
     redraw();
   };
   const place = (event) => { const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(picture.getScreenCTM().inverse()); return [p.x, p.y]; };
@@ -318,8 +323,8 @@ function zoomable(holder, whole, draw) {
       if (e.type === "pointercancel") return;
       const to = place(e), [x0, x1] = between(to, 0), [y0, y1] = between(to, 1);
       const at = (x, [a, b]) => a + ((x - plot[0]) / plot[2]) * (b - a), down = (y, [a, b]) => b - ((y - plot[1]) / plot[3]) * (b - a);
-      if (x1 - x0 > 8 * pixel()) view[0] = [at(x0, view[0]), at(x1, view[0])];
-      if (y1 - y0 > 8 * pixel()) view[1] = [down(y1, view[1]), down(y0, view[1])];
+      if (x1 - x0 > 8 * pixel()) view[0] = fit([at(x0, view[0]), at(x1, view[0])], 0);
+      if (y1 - y0 > 8 * pixel()) view[1] = fit([down(y1, view[1]), down(y0, view[1])], 1);
       redraw();
     };
     addEventListener("pointermove", move);
@@ -414,6 +419,13 @@ function barsPanel(panel, hidden) {
   }];
 }
 
+// Black or white, whichever is easier to read on a colour that lets so much of the page through.
+function inkOn(front, page) {
+  const parts = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255), [above, below] = [parts(front), parts(page)];
+  const light = (rgb) => rgb.map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)).reduce((sum, x, i) => sum + [0.2126, 0.7152, 0.0722][i] * x, 0);
+  return (opacity) => { const l = light(above.map((x, i) => opacity * x + (1 - opacity) * below[i])); return (l + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff"; };
+}
+
 function heatPanel(panel, hidden) {
   const limit = Math.max(...panel.values.flat().filter((v) => v !== null));
   return [[[0, 1], [0, 1]], (view, width) => {
@@ -428,6 +440,7 @@ function heatPanel(panel, hidden) {
     const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.title || "matrix" });
     root.append(svg("text", { x: 0, y: 15, style: "font-weight:600" }, panel.title));
     const size = Math.max(6, Math.min(12, cell * 0.75));
+    const ink = inkOn(colour(0), dark() ? "#16181c" : "#ffffff");
     rows.forEach(([name, i], r) => {
       root.append(svg("text", { x: left - 5, y: upper + (r + 0.5) * cell + size / 3, "text-anchor": "end", style: `font-size:${size}px` }, name));
       columns.forEach(([other, j], c) => {
@@ -435,7 +448,7 @@ function heatPanel(panel, hidden) {
         if (value === null) return;
         const strength = Math.min(1, value / limit);
         root.append(tipped(svg("rect", { x: left + c * cell, y: upper + r * cell, width: cell - 0.5, height: cell - 0.5, fill: colour(0), "fill-opacity": 0.04 + 0.96 * strength, "data-cell": `${name}|${other}` }), `${panel.row_label ? panel.row_label + " " : ""}${name}, ${panel.column_label ? panel.column_label + " " : ""}${other}: ${number(value)}`));
-        if (panel.show_values && cell > 24) { const label = svg("text", { x: left + (c + 0.5) * cell, y: upper + (r + 0.5) * cell + 4, "text-anchor": "middle", style: `font-size:${Math.min(12, cell / 3.2)}px;pointer-events:none;${strength > 0.6 ? `fill:${dark() ? "#10202c" : "#fff"}` : ""}` }, value.toFixed(2)); root.append(label); }
+        if (panel.show_values && cell > 24) { const label = svg("text", { x: left + (c + 0.5) * cell, y: upper + (r + 0.5) * cell + 4, "text-anchor": "middle", style: `font-size:${Math.min(12, cell / 3.2)}px;pointer-events:none;fill:${ink(0.04 + 0.96 * strength)}` }, value.toFixed(2)); root.append(label); }
       });
     });
     columns.forEach(([name], c) => root.append(svg("text", { transform: `translate(${left + (c + 0.5) * cell + size / 3} ${upper + rows.length * cell + 6}) rotate(-90)`, "text-anchor": "end", style: `font-size:${size}px` }, name)));
