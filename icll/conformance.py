@@ -44,7 +44,12 @@ def _checks(name: str, options: Given) -> Iterator[Check]:
         }  # fmt: skip
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return make_mixer(architecture, given, options)
+            made = make_mixer(architecture, given, options)
+            with torch.no_grad():  # maps that begin at zero would hide what lies before them
+                for p in made.parameters():
+                    if p.ndim > 1 and not p.any():
+                        p.normal_(std=0.02)
+            return made
 
     make()  # what cannot be built is an error of its own, with its own line
     for title, check in SUITE:

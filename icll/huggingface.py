@@ -7,6 +7,7 @@ saves and generates as before, and its own weights are left alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MethodType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .ops.ngram import REPEATS, Reset
 LAYOUTS = (("model", "layers"), ("transformer", "h"), ("backbone", "layers"), ("gpt_neox", "layers"))
 CACHES = ("past_key_values", "cache_params")
 _KEY, _MEMORY = "icll_ngram_heads", "_icll_ngram_memory"
+_PADDING = 1 << 40  # above all token ids
 
 
 class NGramHeads(nn.Module):
@@ -31,9 +33,13 @@ class NGramHeads(nn.Module):
         self.bundles = nn.ModuleDict({place: nn.ModuleList(blocks) for place, blocks in bundles.items()})
         self.reset, self.max_contexts = reset, max_contexts
         self.orders = sorted({block.head.n for blocks in bundles.values() for block in blocks})
-        self.contexts: Any = None
+        self.contexts: Any = None  # of the call that is under way
         self.unattached: NGramMemory | None = None  # for a cache the model makes itself
         self.hooks: list[Any] = []
+        # Gradient checkpointing computes layers again in the backward pass: then the contexts of the last training call count.
+        self.kept: Any = None
+        self.calls = 0  # that a backward pass is to come for
+        self.recomputed = False
 
     def begin(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Before the inner model: find its tokens and its cache."""
@@ -46,18 +52,29 @@ class NGramHeads(nn.Module):
             uses_cache = bool(getattr(module.config, "use_cache", False)) and not module.training
         self.unattached = None
         if cache is None and not uses_cache:
-            self.contexts = WholeText(tokens, self.orders[-1], self.reset)
+            self.contexts = WholeText(_unpadded(tokens, named, 0), self.orders[-1], self.reset)
+            if module.training and torch.is_grad_enabled() and _checkpoints(module):
+                self.calls = 1 if self.recomputed else self.calls + 1
+                self.kept, self.recomputed = self.contexts, False
             return
         memory = getattr(cache, _MEMORY, None)
+        held = _held(cache)
+        if memory is not None and held is not None and held < memory.length:
+            if held:
+                raise IcllError(
+                    f"the cache holds {held} tokens of {memory.length} that the n-gram heads have read, which cannot be taken "
+                    "back: generate without an assistant or prompt lookup, and begin a new text with a new cache"
+                )
+            memory = None  # it was emptied for another text
         if memory is None:
-            if _filled(cache):
+            if held:
                 raise IcllError("this cache was filled without the n-gram heads: begin with a new one")
             memory = NGramMemory(len(tokens), self.orders, self.reset, self.max_contexts)
             if cache is None:
                 self.unattached = memory
             else:
                 attach(memory, cache)
-        memory.read(tokens)
+        memory.read(_unpadded(tokens, named, memory.length))
         self.contexts = memory
 
     def end(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -67,33 +84,69 @@ class NGramHeads(nn.Module):
             if cache is not None:
                 attach(self.unattached, cache)
             self.unattached = None
+        self.contexts = None
 
     def apply_to(self, place: str, hidden: torch.Tensor) -> torch.Tensor:
         bundle: Any = self.bundles[place]
+        contexts = self.contexts
+        if contexts is None:  # no call is under way: a layer is computed again for its gradient
+            if self.calls != 1:
+                raise IcllError(
+                    "with gradient checkpointing n-gram heads know the tokens of the last call only: call backward after each"
+                )
+            contexts, self.recomputed = self.kept, True
         for block in bundle:
-            hidden = block(hidden, self.contexts)
+            hidden = block(hidden, contexts)
         return hidden
 
 
-def _filled(cache: Any) -> bool:
+def _checkpoints(module: nn.Module) -> bool:
+    return any(getattr(m, "gradient_checkpointing", False) for m in module.modules())
+
+
+def _unpadded(tokens: torch.Tensor, named: dict[str, Any], before: int) -> torch.Tensor:
+    """Padding, where the attention mask is 0, becomes ids that occur once, so that nothing is matched with it."""
+    mask = named.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 2 or mask.shape[1] < tokens.shape[1]:
+        return tokens
+    mask = mask[:, mask.shape[1] - tokens.shape[1] :].to(tokens.device)
+    places = torch.arange(before, before + tokens.shape[1], device=tokens.device)
+    return torch.where(mask == 0, _PADDING + places, tokens)
+
+
+def _held(cache: Any) -> int | None:
+    """How many tokens a cache has; None for those of recurrent models, which do not count them."""
     try:
-        return cache is not None and cache.get_seq_length() > 0
-    except (AttributeError, ValueError):  # caches of recurrent models do not count
-        return False
+        return 0 if cache is None else int(cache.get_seq_length())
+    except (AttributeError, ValueError):
+        return None
 
 
 def attach(memory: NGramMemory, cache: Any) -> None:
-    """Keep the memory with the cache, also when beam search reorders it."""
+    """Keep the memory with the cache, also when beam search reorders, copies or picks texts, and when the cache is copied."""
     setattr(cache, _MEMORY, memory)
-    if not hasattr(cache, "reorder_cache"):
-        return
-    reorder = cache.reorder_cache
+    for name, both in (
+        ("reorder_cache", _reorder), ("batch_repeat_interleave", _interleave), ("batch_select_indices", _select),
+    ):  # fmt: skip
+        if hasattr(type(cache), name):
+            setattr(cache, name, MethodType(both, cache))
 
-    def reorder_both(rows: torch.Tensor) -> Any:
-        memory.reorder(rows.tolist())
-        return reorder(rows)
 
-    cache.reorder_cache = reorder_both
+def _reorder(cache: Any, rows: torch.Tensor) -> Any:
+    getattr(cache, _MEMORY).reorder(rows.tolist())
+    return type(cache).reorder_cache(cache, rows)
+
+
+def _interleave(cache: Any, repeats: int) -> Any:
+    memory = getattr(cache, _MEMORY)
+    memory.reorder([row for row in range(len(memory.recent)) for _ in range(repeats)])
+    return type(cache).batch_repeat_interleave(cache, repeats)
+
+
+def _select(cache: Any, indices: torch.Tensor) -> Any:
+    memory = getattr(cache, _MEMORY)
+    memory.reorder(torch.arange(len(memory.recent))[indices.cpu()].tolist())
+    return type(cache).batch_select_indices(cache, indices)
 
 
 def add_ngram_heads(
@@ -120,6 +173,8 @@ def add_ngram_heads(
         raise IcllError("orders is empty: give at least one, such as (1, 2, 3)")
     if repeat not in REPEATS:
         raise unknown("repeat", repeat, REPEATS)
+    if not isinstance(after, int) and not after:
+        raise IcllError("after is empty: give at least one place, such as 1")
     inner, layers = _layers(model)
     like = next(model.parameters())
     places = place_after(after, len(layers), "insert")
@@ -150,22 +205,34 @@ def add_ngram_heads(
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _hook(heads: NGramHeads, layers: nn.ModuleList, place: int) -> Any:
-    if place == 0:  # before the first layer
+class _Before:
+    """The hook before the first layer. Objects, not closures: a copy of the model has hooks to its own heads."""
 
-        def before(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
-            if arguments:
-                return (heads.apply_to("0", arguments[0]), *arguments[1:]), named
-            return arguments, {**named, "hidden_states": heads.apply_to("0", named["hidden_states"])}
+    def __init__(self, heads: NGramHeads):
+        self.heads = heads
 
-        return layers[0].register_forward_pre_hook(before, with_kwargs=True)
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        if arguments:
+            return (self.heads.apply_to("0", arguments[0]), *arguments[1:]), named
+        return arguments, {**named, "hidden_states": self.heads.apply_to("0", named["hidden_states"])}
 
-    def behind(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+
+class _Behind:
+    """The hook behind a layer."""
+
+    def __init__(self, heads: NGramHeads, place: str):
+        self.heads, self.place = heads, place
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, tuple):
-            return (heads.apply_to(str(place), output[0]), *output[1:])
-        return heads.apply_to(str(place), output)
+            return (self.heads.apply_to(self.place, output[0]), *output[1:])
+        return self.heads.apply_to(self.place, output)
 
-    return layers[place - 1].register_forward_hook(behind)
+
+def _hook(heads: NGramHeads, layers: nn.ModuleList, place: int) -> Any:
+    if place == 0:
+        return layers[0].register_forward_pre_hook(_Before(heads), with_kwargs=True)
+    return layers[place - 1].register_forward_hook(_Behind(heads, str(place)))
 
 
 def remove_ngram_heads(model: Any) -> Any:
@@ -189,7 +256,8 @@ def load_with_ngram_heads(path: str, model_class: Any = None, **options: Any) ->
         raise IcllError("this needs transformers: pip install transformers") from None
     from transformers.utils import logging
 
-    config = transformers.AutoConfig.from_pretrained(path)
+    source = {name: options[name] for name in _SOURCE if name in options}
+    config = transformers.AutoConfig.from_pretrained(path, **source)
     settings = getattr(config, _KEY, None)
     if settings is None:
         raise IcllError(f"{path} has no n-gram heads: load it with transformers, then use icll.add_ngram_heads")
@@ -200,7 +268,7 @@ def load_with_ngram_heads(path: str, model_class: Any = None, **options: Any) ->
     finally:
         logging.set_verbosity(level)
     add_ngram_heads(model, **settings)
-    weights = _head_weights(path)
+    weights = _head_weights(path, source)
     missing = set(model.ngram_heads.state_dict()) - set(weights)
     if missing:
         raise IcllError(f"{path} lacks {len(missing)} weights of its n-gram heads, such as {min(missing)}: save it again")
@@ -208,20 +276,24 @@ def load_with_ngram_heads(path: str, model_class: Any = None, **options: Any) ->
     return model
 
 
-def _head_weights(path: str) -> dict[str, torch.Tensor]:
+# Options that say which files of a repository are meant, and how to get them.
+_SOURCE = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download", "proxies")
+
+
+def _head_weights(path: str, source: dict[str, Any]) -> dict[str, torch.Tensor]:
     import json
     from pathlib import Path
 
     from safetensors import safe_open
     from transformers.utils import cached_file
 
-    index = cached_file(path, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False)
+    index = cached_file(path, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **source)
     names = ["model.safetensors"]
     if index is not None:  # in several files
         names = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
     weights = {}
     for name in names:
-        with safe_open(cached_file(path, name), "pt") as file:
+        with safe_open(cached_file(path, name, **source), "pt") as file:
             for key in file.keys():  # noqa: SIM118  (the file is no dict)
                 if key.startswith("ngram_heads."):
                     weights[key.removeprefix("ngram_heads.")] = file.get_tensor(key)

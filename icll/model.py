@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .errors import IcllError, unknown, whole
-from .mixers import Architecture, Mixing, NGramBlock, NGramMemory, WholeText, can_step, find_architecture, make_mixer
+from .mixers import Architecture, Mixing, NGramBlock, NGramHead, NGramMemory, WholeText, can_step, find_architecture, make_mixer
+from .mixers.attention import Attention
 from .mixers.base import Stacked
 from .mixers.ngram import Contexts, place_after
 from .ops.cross_entropy import output_loss
@@ -69,6 +70,8 @@ class ModelConfig:
             raise unknown("ngram_mode", self.ngram_mode, ("insert", "replace"))
         if self.ngram_repeat not in REPEATS:
             raise unknown("ngram_repeat", self.ngram_repeat, REPEATS)
+        if self.ngram_heads and not self.ngram_after:
+            raise IcllError("n-gram heads have no place: give ngram_after, such as 1")
         if self.ngram_heads and self.authors_bug:
             raise IcllError("authors_bug and n-gram heads exclude each other: heads stand between layers that it does not join")
         if not 0 <= self.dropout < 1:
@@ -196,7 +199,7 @@ class Model(nn.Module):
         self.orders = sorted({n for block in self.blocks for n in block_orders(block)})
         for i, block in enumerate(self.blocks):  # the names under which heads keep their sums
             for head in block.modules():
-                if hasattr(head, "key"):
+                if isinstance(head, NGramHead | Attention):
                     head.key = f"{i}.{head.key}"
         self.final_norm = make_norm(None if config.authors_bug else architecture.norm, config.d_model)
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -303,6 +306,7 @@ class Model(nn.Module):
     ) -> torch.Tensor:
         """Continue the prompts [B, L] by n tokens: [B, L + n]. temperature 0 takes the likeliest; padding is never produced."""
         check_tokens(tokens, self.config.vocab_size)
+        tokens = tokens.to(self.device)
         if tokens.shape[1] == 0:
             raise IcllError("the prompt is empty: give at least one token")
         if temperature < 0:
@@ -333,7 +337,10 @@ class Model(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def state_bytes(self, length: int = 1) -> int:
-        """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`."""
+        """Size of one problem's recurrent state after `length` tokens. It grows for attention and mixers without `step`.
+
+        The memory of n-gram heads is not in it: a row of D numbers for each context that was met, at most `max_contexts`.
+        """
         with evaluating(self):
             token = torch.zeros(1, dtype=torch.long, device=self.device)
             sizes, state = [], self.initial_state(1)

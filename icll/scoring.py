@@ -42,22 +42,26 @@ def score(
     path = None if cache is None else cache / f"{_key(spec, problems)}.safetensors"
     if path is not None and (found := read_scores(path)) is not None:
         return replace(found, name=spec)
-    shortest = problems[int(np.diff(problems.offsets).argmin())]
-    predictor.predict(shortest.tokens)  # kernels compile here, off the clock
-    begin = time.perf_counter()
-    evaluate(predictor, shortest)
-    expected = (time.perf_counter() - begin) * len(problems.flat) / len(shortest.flat)
+    lengths = np.diff(problems.offsets)
+    scored = np.flatnonzero(lengths > 1)  # in a problem of one token there is nothing to predict
+    expected = 0.0
+    if not isinstance(predictor, Oracle) and len(scored):
+        shortest = problems[int(scored[lengths[scored].argmin()])]
+        predictor.predict(shortest.tokens)  # kernels compile here, off the clock
+        begin = time.perf_counter()
+        evaluate(predictor, shortest)
+        expected = (time.perf_counter() - begin) * len(problems.flat) / len(shortest.flat)
     if engine == "local" and (expected < QUICK or jobs == 1):
         scores = evaluate(predictor, problems, name=spec, progress=progress)
     else:
         workers = jobs or os.cpu_count() or 1
-        size = max(1, len(problems) // (workers * _PARTS))
-        parts = [np.arange(i, min(i + size, len(problems))) for i in range(0, len(problems), size)]
+        size = max(1, len(scored) // (workers * _PARTS))
+        parts = [scored[i : i + size] for i in range(0, len(scored), size)]
         pieces = [problems[part] for part in parts]
         found_parts = run_pieces(
             partial(_score_piece, spec), pieces, engine=engine, jobs=jobs, address=address, progress=progress
         )
-        scores = _join(spec, found_parts, parts)
+        scores = _join(spec, len(problems), found_parts, parts)
     if path is not None:
         write_scores(scores, path)
     return scores
@@ -90,10 +94,10 @@ def _score_piece(spec: str, problems: Problems) -> Scores:
     return evaluate(predictor, problems, name=spec)
 
 
-def _join(name: str, parts: list[Scores], indices: list[np.ndarray]) -> Scores:
+def _join(name: str, n_problems: int, parts: list[Scores], indices: list[np.ndarray]) -> Scores:
     return Scores(
         name,
-        sum(len(i) for i in indices),
+        n_problems,
         np.concatenate([s.tokens for s in parts]),
         np.concatenate([i[s.problem].astype(np.int32) for s, i in zip(parts, indices, strict=True)]),
         np.concatenate([s.position for s in parts]),
@@ -114,10 +118,11 @@ def _key(spec: str, problems: Problems) -> str:
     weights = ""
     if is_run(spec):
         from .mixers import source_of
-        from .training import read_config
+        from .training import as_plain, read_config
 
-        source = source_of(read_config(Path(spec)).model.model) or ""
-        weights = hashlib.sha256((Path(spec) / "model.safetensors").read_bytes() + source.encode()).hexdigest()
+        model = read_config(Path(spec)).model
+        settings = json.dumps([as_plain(model), source_of(model.model)])
+        weights = hashlib.sha256((Path(spec) / "model.safetensors").read_bytes() + settings.encode()).hexdigest()
     parts = json.dumps([weights or spec, problems.fingerprint, __version__, _code_version(bool(weights))])
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 

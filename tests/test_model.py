@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import icll
 from icll import IcllError, build_model, evaluate
@@ -216,3 +217,23 @@ def test_bf16_autocast_is_close(name):
 
 def test_names_are_reached_from_the_package():
     assert icll.build_model is build_model and icll.mixers.ARCHITECTURES is ARCHITECTURES
+
+
+class Keyed(nn.Module):
+    """Its names are its own affair."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.key, self.value = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.value(self.key(x).cumsum(1))
+
+
+def test_a_mixer_may_have_a_key():
+    model = build_model(f"{__name__}:Keyed", d_model=8, ngram_heads=(1,), seed=0)
+    assert isinstance(model.blocks[0].mixer.key, nn.Linear) and model(torch.ones(1, 5, dtype=torch.long)).isfinite().all()
+    with pytest.raises(IcllError, match="n-gram heads have no place"):
+        build_model("retnet", d_model=8, ngram_heads=(1,), ngram_after=())
+    with pytest.raises(IcllError, match="unknown inner_repeat 'kep'"):
+        build_model("transformer", d_model=8, inner_ngram_heads=(1,), inner_repeat="kep")

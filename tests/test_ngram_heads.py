@@ -420,6 +420,82 @@ def test_generation_with_a_cache_equals_that_without(peer, beams):
     assert torch.equal(peer.generate(text(), use_cache=True, **options), peer.generate(text(), use_cache=False, **options))
 
 
+def test_a_copy_has_heads_of_its_own(peer):
+    """As one makes for a reference model, or a mean of weights."""
+    add_ngram_heads(peer, orders=(1, 2), after=[0, 1])
+    before = peer(text()).logits
+    other = copy.deepcopy(peer)
+    with torch.no_grad():
+        for p in peer.ngram_heads.parameters():
+            p.zero_()
+    torch.testing.assert_close(other(text()).logits, before, rtol=0, atol=0)
+    other(text().flip(1), labels=text(), use_cache=False).loss.backward()
+    assert all(p.grad is not None for p in other.ngram_heads.parameters())
+    assert all(p.grad is None for p in peer.ngram_heads.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_padding_is_not_matched(name):
+    peer = PEERS[name]().eval()
+    add_ngram_heads(peer, orders=(1, 2), after=1)
+    pad, alone = 5, torch.tensor([[5, 7, 5, 7, 8, 5]])  # the padding's id is one of the text's
+    padded = torch.cat([torch.full((1, 4), pad), alone], 1)
+    mask = (torch.arange(10) >= 4).long()[None]
+    places = torch.cat([torch.zeros(1, 4), torch.arange(6)[None]], 1).long()
+    given = {"attention_mask": mask, "position_ids": places}
+    expected = peer(alone, use_cache=False).logits
+    torch.testing.assert_close(peer(padded, use_cache=False, **given).logits[:, 4:], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(peer(padded, use_cache=True, **given).logits[:, 4:], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_that_was_cut_is_refused_and_an_empty_one_begins_anew():
+    peer = PEERS["llama"]().eval()
+    add_ngram_heads(peer, orders=(1, 2), after=1)
+    with torch.no_grad():
+        cache = peer(text(), use_cache=True).past_key_values
+        twin = copy.deepcopy(cache)
+        twin.reorder_cache(torch.tensor([1, 0]))
+        token = text()[:, :1]
+        one, two = (peer(token, past_key_values=c, use_cache=True).logits for c in (cache, twin))
+        swapped = peer(torch.cat([text().flip(0), token], 1), use_cache=False).logits[:, -1:]
+        torch.testing.assert_close(two, swapped, rtol=1e-4, atol=1e-5)
+        whole = peer(torch.cat([text(), token], 1), use_cache=False).logits[:, -1:]
+        torch.testing.assert_close(one, whole, rtol=1e-4, atol=1e-5)
+        cache.batch_select_indices(torch.tensor([1]))
+        peer(token[1:], past_key_values=cache, use_cache=True)
+        cache.crop(-12)
+        with pytest.raises(IcllError, match="the cache holds 10 tokens of 22 that the n-gram heads have read"):
+            peer(token[1:], past_key_values=cache, use_cache=True)
+        with pytest.raises(IcllError, match="which cannot be taken back"):
+            peer.generate(
+                text()[:1].repeat(1, 3), prompt_lookup_num_tokens=3, max_new_tokens=20, do_sample=False, pad_token_id=0
+            )
+
+
+def test_gradient_checkpointing():
+    peer = PEERS["llama"]().train()
+    add_ngram_heads(peer, orders=(1, 2), after=[1, -1])
+    a, b = text(), text().flip(1)
+
+    def gradient() -> torch.Tensor:
+        peer.zero_grad()
+        peer(a, labels=a, use_cache=False).loss.backward()
+        return torch.cat([p.grad.flatten() for p in peer.parameters()])
+
+    plain = gradient()
+    peer.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.testing.assert_close(gradient(), plain)
+    loss = peer(a, labels=a, use_cache=False).loss
+    with torch.no_grad():
+        peer(b, use_cache=False)  # a look at other text in between
+    peer.zero_grad()
+    loss.backward()
+    torch.testing.assert_close(torch.cat([p.grad.flatten() for p in peer.parameters()]), plain)
+    both = peer(a, labels=a, use_cache=False).loss + peer(b, labels=b, use_cache=False).loss
+    with pytest.raises(IcllError, match="call backward after each"):
+        both.backward()
+
+
 def test_what_cannot_be_wrapped_is_told_so(peer):
     for arguments, message in (
         ({"after": 4}, "the model has 3 layers"),

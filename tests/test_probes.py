@@ -64,7 +64,7 @@ def test_probes_find_what_hidden_states_contain_and_nothing_in_noise():
     assert set(scores) == set(TARGETS)
     for name, (noise, content) in scores.items():
         if is_error(name):
-            assert content < 0.07 and constant[name] > 0.7 and noise > 0.9 * constant[name]
+            assert content < 0.07 and constant[name] > 0.5 and noise > 0.9 * constant[name]
         else:
             assert content > 0.97 and noise < constant[name] + 0.06
 

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_model
 
 from icll import IcllError, evaluate, scoring
 from icll.engine import run_pieces
+from icll.languages import Automaton
 from icll.learners import NGram
+from icll.model import ModelConfig, model_of
 from icll.scoring import read_scores, score, write_scores
+from icll.tasks import Problems
+from icll.training import DataConfig, RunConfig
+from icll.training.runs import prepare
 
 
 def square(x: int) -> int:
@@ -80,6 +86,25 @@ def test_pieces_make_the_whole(repo, monkeypatch):
     whole, pieces = evaluate(NGram(3), some), score("ngram:3", some, jobs=2)
     assert pieces.tvd == pytest.approx(whole.tvd, abs=1e-7) and pieces.ci["tvd"] == pytest.approx(whole.ci["tvd"], abs=1e-6)
     assert np.allclose(pieces.by_strings["kl"].mean, whole.by_strings["kl"].mean, atol=1e-6, equal_nan=True)
+
+
+def test_problems_of_one_token_are_no_trouble(monkeypatch):
+    a = Automaton.from_table([{"a": 1}, {"b": 0, "c": 1}])
+    mixed = Problems.from_strings([["a"], ["abab", "acc"], ["a"], ["ab"]], [a] * 4)
+    whole = evaluate(NGram(3), mixed)
+    assert score("ngram:3", mixed).tvd == whole.tvd and score("oracle", mixed).tvd == 0
+    monkeypatch.setattr(scoring, "QUICK", -1.0)
+    pieces = score("ngram:3", mixed, jobs=2)
+    assert pieces.tvd == pytest.approx(whole.tvd, abs=1e-7) and pieces.n_problems == 4
+
+
+def test_scores_of_a_run_depend_on_its_settings(repo, tmp_path):
+    for name, repeat in (("a", "drop"), ("b", "keep")):
+        config = RunConfig(ModelConfig("retnet", 8, 1, 1, ngram_heads=(1,), ngram_repeat=repeat), DataConfig(profile="repo"))
+        prepare(config, tmp_path / name)
+        save_model(model_of(config.model, 0), tmp_path / name / "model.safetensors")
+    one, two = (score(str(tmp_path / name), repo.test[:3], cache=tmp_path / "cache") for name in ("a", "b"))
+    assert one.tvd != two.tvd
 
 
 def test_scores_are_kept_and_found_again(repo, tmp_path, monkeypatch):

@@ -152,6 +152,11 @@ def test_bad_requests_are_refused(make, cause):
 # --- associative recall ---
 
 
+def test_the_beginning_of_a_recall_problem_has_no_answer():
+    cut = associative_recall(train=3).test[:4].cut(100)
+    assert not cut.scored.any() and cut.trained[:, :-1].all()
+
+
 def test_recall_is_a_map_shown_and_then_asked():
     data = associative_recall(train=300, seed=0)
     tokens = data.test.tokens

@@ -138,6 +138,10 @@ def test_checkpoints_are_whole_or_not_used(tmp_path):
     with pytest.warns(UserWarning, match=r"checksum does not agree\): using the one before it"):
         tensors, notes = load_checkpoint(tmp_path)
     assert notes["step"] == 2 and torch.equal(tensors["w"], torch.full((4,), 2.0))
+    for step in (2, 3):  # from there it goes on, and what is damaged does not displace what is new
+        save_checkpoint(tmp_path / "again", step, {"w": torch.zeros(4)}, {"step": step})
+    save_checkpoint(tmp_path / "again", 1, {"w": torch.ones(4)}, {"step": 1})
+    assert [p.name for p in (tmp_path / "again").iterdir()] == ["step-000000001.safetensors"]
     (tmp_path / "step-000000002.safetensors").write_text("no checkpoint")
     with pytest.warns(UserWarning, match="there is no other, so the run begins anew"):
         assert load_checkpoint(tmp_path) is None

@@ -226,22 +226,32 @@ def make_stacks(layers: int, hidden: int, vocab: int, config: ProbeConfig) -> li
 
 @dataclass(frozen=True)
 class Scales:
-    """Means and deviations of hidden states [layers, 1, 1, D] and of regression targets, from the training problems."""
+    """Means and deviations of hidden states [layers, 1, 1, D] and of regression targets, and the best constant answer to each
+    question, all from the training problems."""
 
     mean: torch.Tensor
     deviation: torch.Tensor
     values: dict[str, tuple[float, float]]
+    constants: dict[str, float]
 
     @classmethod
     def of(cls, samples: Samples, config: ProbeConfig) -> Scales:
         mean = samples.hidden.mean((1, 2), keepdim=True)
         deviation = samples.hidden.std((1, 2), keepdim=True).clamp(min=1e-6)
         drawn = ask(samples, torch.Generator().manual_seed(config.seed)).values
-        values = {}
+        values, constants = {}, {}
         for name in drawn:
             known = drawn[name][drawn[name].isfinite()]
+            constants[name] = _least_relative_error(known) if is_error(name) else float(known.mean() > 0.5)
             values[name] = (float(known.mean()), float(known.std().clamp(min=1e-6))) if is_error(name) else (0.0, 1.0)
-        return cls(mean, deviation, values)
+        return cls(mean, deviation, values, constants)
+
+
+def _least_relative_error(targets: torch.Tensor) -> float:
+    """The constant c with the least mean of |c - t| / t: a median in which t weighs 1 / t."""
+    ordered = targets.sort().values
+    weights = (1 / ordered).cumsum(0)
+    return float(ordered[int((weights < weights[-1] / 2).sum())])
 
 
 def _answers(stack: Stack, samples: Samples, questions: Questions, rows: torch.Tensor) -> torch.Tensor:
@@ -320,7 +330,7 @@ def score_probes(
 
 
 def constant_scores(samples: Samples, scales: Scales, config: ProbeConfig, rounds: int = 8) -> dict[str, float]:
-    """The score of the best answer that knows neither hidden state nor question: the training mean, the commoner class."""
+    """The score of the best answer that knows neither hidden state nor question, as the training problems tell it."""
     generator = torch.Generator().manual_seed(config.seed + 2)
     found: dict[str, list[torch.Tensor]] = {}
     for _ in range(rounds):
@@ -330,9 +340,9 @@ def constant_scores(samples: Samples, scales: Scales, config: ProbeConfig, round
     for name, parts in found.items():
         value = torch.cat(parts)
         value = value[value.isfinite()]
-        share = float(value.mean())
-        error = ((value - scales.values[name][0]).abs() / value).mean()
-        result[name] = float(error) if is_error(name) else max(share, 1 - share)
+        constant = scales.constants[name]
+        score = (value - constant).abs() / value if is_error(name) else ((value > 0.5) == (constant > 0.5)).float()
+        result[name] = float(score.mean())
     return result
 
 

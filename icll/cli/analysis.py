@@ -175,6 +175,8 @@ def heads_command(
     chosen = some(chosen, min(50, len(chosen)) if problems is None else problems).cut(first)
     if not 0 < threshold <= 1:
         raise IcllError(f"--threshold must be above 0 and at most 1, not {threshold}")
+    if not numbers("--orders", orders):
+        raise IcllError("--orders is empty: give some, such as 1,2,3")
     with progress_bar("heads") as progress:
         table = score_heads(
             model, chosen, orders=numbers("--orders", orders), ablate=not no_ablation, threshold=threshold, progress=progress

@@ -151,6 +151,8 @@ def train_command(
     allow_local_plugins()
     if model in REWEIGHTING:
         refuse(model, **{"d-model": d_model, "layers": layers, "heads": heads, "dropout": dropout})
+    if ngram_after and not ngram_heads:
+        raise IcllError("--ngram-after has no effect without --ngram-heads: add it, such as --ngram-heads 1,2,3")
     recipe = recipe or ("lnw" if model in REWEIGHTING else "fast")
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
@@ -161,6 +163,10 @@ def train_command(
         RECIPES[recipe], optimizer=optimizer, rate=rate, muon_rate=muon_rate, weight_decay=weight_decay, warmup=warmup,
         epochs=epochs, batch_size=batch_size, clip=clip, patience=patience, average=average, short=short,
     )  # fmt: skip
+    if chosen.optimizer != "muon" and muon_rate is not None:
+        raise IcllError(
+            f"--muon-rate has no effect with the optimizer {chosen.optimizer}: leave it out, or add --optimizer muon"
+        )
     config = RunConfig(
         ModelConfig(
             model, 64 if d_model is None else d_model, 2 if layers is None else layers, 2 if heads is None else heads,

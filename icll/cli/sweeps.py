@@ -123,7 +123,7 @@ def sweep(
     if dry_run:
         _list(configs, json_, asha)
         return
-    budget = Asha(asha, first_rung or 1, eta or 3, seed) if asha is not None else None
+    budget = Asha(asha, 1 if first_rung is None else first_rung, 3 if eta is None else eta, seed) if asha is not None else None
     parts = [
         name, model.replace(":", "-"), f"ngh{ngram_heads.replace(',', '')}" if ngram_heads else "",
         profile or ("paper" if name == "icll-grid" else ""), f"n{train}", recipe, f"dropout{dropout}" if dropout else "",

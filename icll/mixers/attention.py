@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..errors import IcllError, whole
+from ..errors import IcllError, unknown, whole
 from ..ops.attention import causal_attention
+from ..ops.ngram import REPEATS
 from .base import Mixer, Mixing, Stacked, architecture, heads_of
 from .ngram import Contexts, WholeText
 from .rotary import rotate
@@ -48,6 +49,8 @@ class Attention(Mixer):
         if rotary and self.width % 2:
             raise IcllError(f"rotary positions need heads of even width, not {self.width}: change d_model or n_heads")
         self.ngram_orders = tuple(whole("the order n of an n-gram head", n, 1) for n in inner_ngram_heads)
+        if inner_repeat not in REPEATS:
+            raise unknown("inner_repeat", inner_repeat, REPEATS)
         self.repeat, self.key = inner_repeat, "inner"
         extra = len(self.ngram_orders) * self.width
         self.qkv = Stacked(d_model, (d_model, d_model, d_model + extra), bias)

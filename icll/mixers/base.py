@@ -182,7 +182,8 @@ def _imported(path: str) -> type[nn.Module]:
 
 def source_of(name: str) -> str | None:
     """The file that defines a mixer of one's own, as text: what its runs depend on. None for mixers of this package."""
-    mixer = find_architecture(name).mixer if ":" in name else None
+    known = ":" in name or name in ARCHITECTURES or any(p.name == name for p in entry_points(group="icll.mixers"))
+    mixer = find_architecture(name).mixer if known else None
     if mixer is None or mixer.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return None
     file = inspect.getsourcefile(mixer)

@@ -54,6 +54,7 @@ class NGramMemory:
         self.orders = sorted({whole("the order n of an n-gram head", n, 1) for n in orders})
         self.reset = frozenset([] if reset is None else [reset] if isinstance(reset, int) else reset)
         self.max_contexts = None if max_contexts is None else whole("max_contexts", max_contexts, 2)
+        self.length = 0  # tokens read
         self.recent: list[list[int]] = [[] for _ in range(batch_size)]  # the last tokens, as many as the highest order
         # For each order: the slots of a text's contexts, least recently met first; how often each was followed.
         self.slots: dict[int, list[OrderedDict[tuple[int, ...], int]]] = {
@@ -69,6 +70,7 @@ class NGramMemory:
         """Take in the next tokens, [B, T]. Each head must then ask for their averages once, before the next call."""
         if len(tokens) != len(self.recent):
             raise IcllError(f"this memory is of {len(self.recent)} texts, not {len(tokens)}")
+        self.length += tokens.shape[1]
         first = tokens.shape[1] > 1 and not any(self.recent) and self.max_contexts is None
         self._text = WholeText(tokens, self.orders[-1], sorted(self.reset) or None) if first else None
         self._steps = [self._advance(column) for column in tokens.T.tolist()]
@@ -171,7 +173,7 @@ class NGramMemory:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything, as tensors: fit for a safetensors file."""
-        settings = [len(self.recent), -1 if self.max_contexts is None else self.max_contexts]
+        settings = [len(self.recent), -1 if self.max_contexts is None else self.max_contexts, self.length]
         made = {
             "settings": torch.tensor(settings), "orders": torch.tensor(self.orders),
             "reset": torch.tensor(sorted(self.reset), dtype=torch.long),
@@ -186,9 +188,10 @@ class NGramMemory:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> NGramMemory:
-        batch_size, max_contexts = tensors["settings"].tolist()
+        batch_size, max_contexts, length = tensors["settings"].tolist()
         limit = max_contexts if max_contexts >= 0 else None
         memory = cls(batch_size, tensors["orders"].tolist(), tensors["reset"].tolist(), limit)
+        memory.length = length
         memory.recent = [[t for t in row if t >= 0] for row in tensors["recent"].tolist()]
         for n in memory.orders:
             for b, slot, *context in tensors[f"contexts.{n}"].tolist():

@@ -28,7 +28,9 @@ def output_loss(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tenso
 
 def naive_output_loss(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """With all logits."""
-    return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=IGNORE, reduction="sum")
+    logits = F.linear(hidden, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum")
 
 
 class _OutputLoss(torch.autograd.Function):

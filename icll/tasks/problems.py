@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MAX_PROBLEMS = 100_000_000
+RECALL_LENGTH = 382  # of a whole problem of associative recall: 190 pairs, a key and its value
 VOCABULARIES: dict[str, Vocabulary] = {"regbench": REGBENCH, "recall": RECALL}
 
 
@@ -112,7 +113,8 @@ class Problems:
         tokens = self.tokens
         counts = torch.zeros_like(tokens, dtype=torch.bool)
         if self.origin.task == "recall":
-            counts[:, -2] = True
+            if tokens.shape[1] == RECALL_LENGTH:  # else the question is cut off
+                counts[:, -2] = True
         else:
             following = tokens[:, 1:]
             counts[:, :-1] = (following != 0) & (following != self.vocabulary.separator_id)

@@ -12,11 +12,11 @@ from ..errors import whole
 from ..jit import kernel
 from ..languages.automaton import Automata, offsets_of
 from ..languages.random import below, random_key, seek
-from .problems import MAX_PROBLEMS, Origin, Problems, Splits
+from .problems import MAX_PROBLEMS, RECALL_LENGTH, Origin, Problems, Splits
 
 KEYS = VALUES = 20
-PAIRS = 190
-LENGTH = 2 * PAIRS + 2  # pairs, query, answer
+PAIRS = RECALL_LENGTH // 2 - 1
+LENGTH = RECALL_LENGTH  # pairs, query, answer
 HELD_OUT = 500
 # Streams of the three sets: fixed places, so that test and validation do not depend on the training set's size.
 _FIRST = {"test": 0, "valid": 1 << 32, "train": 1 << 33}

@@ -24,7 +24,9 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, torch.Tensor], n
     path = folder / f"step-{step:09d}.safetensors"
     with replacing(path) as (temporary,):
         save_file(tensors, temporary, metadata)
-    for old in _newest_first(folder)[KEEP:]:
+    files = _newest_first(folder)
+    later = [p for p in files if p.name > path.name]  # damaged, since the run went back behind them
+    for old in (*later, *[p for p in files if p not in later][KEEP:]):
         old.unlink(missing_ok=True)
     return path
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import IcllError, unknown, whole
-from ..languages import Profile
+from ..languages import Profile, get_profile
 from ..model import ModelConfig
 from ..tasks import Splits, associative_recall, regbench
 from .source import ProblemSource, Source
@@ -49,6 +49,8 @@ class DataConfig:
             raise unknown("task", self.task, TASKS)
         whole("train", self.train, 1)
         whole("the data's seed", self.seed, 0)
+        if self.task == "regbench" and isinstance(self.profile, str):
+            get_profile(self.profile)  # an unknown one is told here
         if self.relabel and self.task != "regbench":
             raise IcllError("relabel is for regbench: the pairs of associative recall are random already")
 
@@ -83,7 +85,7 @@ class Recipe:
     clip: float | None = 1.0  # largest norm of the gradient
     patience: int | None = None  # epochs without a better validation loss before it stops
     accumulate: int = field(default=1, metadata={"later": True})  # pieces a batch is computed in: less memory, one step
-    # or plateau: half the rate after every 5 epochs without a better validation loss
+    # or plateau: half the rate after more than 5 epochs without a better validation loss
     schedule: str = field(default="cosine", metadata={"later": True})
     average: float = field(default=0.0, metadata={"later": True})  # decay of a running mean of the weights, which is kept
     # share of the steps, the first ones, that read only the beginning of each problem (source.SHORT tokens)

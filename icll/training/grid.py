@@ -67,15 +67,16 @@ class Sweep:
     def _configs(self, widths: Sequence[int], rates: Sequence[float], decays: Sequence[float]) -> list[RunConfig]:
         heads = self.grid.heads if takes_heads(find_architecture(self.model.model)) else self.grid.heads[:1]
         sizes = product(widths, self.grid.layers, heads)
-        return [
+        configs = [
             RunConfig(
                 replace(self.model, d_model=d, n_layers=n, n_heads=h), self.data, self._recipe(rate, decay, epochs), self.seed
             )
             for (d, n, h), epochs, rate, decay in product(sizes, self.grid.epochs, rates, decays)
         ]
+        return list({config.hash: config for config in configs}.values())  # a value that was given twice is tried once
 
     def _recipe(self, rate: float, decay: float, epochs: int) -> Recipe:
-        floor = FLOOR / rate if self.recipe.name == "text" else self.recipe.floor
+        floor = min(1.0, FLOOR / rate) if self.recipe.name == "text" else self.recipe.floor
         return replace(self.recipe, rate=rate, muon_rate=rate, weight_decay=decay, epochs=epochs, floor=floor)
 
 

@@ -38,7 +38,8 @@ CHECKPOINT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and on how much a run trains: nothing of it changes what is trained."""
+    """Where and on how much a run trains. Nothing of it changes what is trained, but that several processes draw other random
+    numbers (dropout, relabelling) than one."""
 
     accelerator: str = "auto"
     devices: int = 1
@@ -112,6 +113,8 @@ class Trainer:
         self.total = config.recipe.epochs * len(self.source)
         self.warmup = warmup_steps(config.recipe, self.total)
         model = model_of(config.model, config.seed)
+        if config.model.authors_bug:  # processes that share gradients wait for those of every weight that has one
+            model.blocks[:-1].requires_grad_(False)  # type: ignore[attr-defined]
         self.bare: Model = model
         self.model = self.fabric.setup_module(model)
         self.optimizers: list[Any] = [self.fabric.setup_optimizers(o) for o in make_optimizers(model, config.recipe)]
@@ -120,6 +123,7 @@ class Trainer:
         self.progress = Progress()
         self.last_checkpoint = time.monotonic()
         self.interrupted = self.stopping = False  # somebody pressed Ctrl-C; all processes know
+        self.due = False  # a checkpoint, after this step
 
     # --- the loop ---
 
@@ -142,7 +146,7 @@ class Trainer:
                     progress.loss_sum += loss * tokens
                     progress.loss_tokens += tokens
                     watch(progress, {"loss": loss, "total": self.total, "tokens": tokens, "padded": batch.tokens.numel()})
-                    if self.stopping or time.monotonic() - self.last_checkpoint > CHECKPOINT_SECONDS:
+                    if self.stopping or self.due:
                         self.checkpoint()
                     if self.stopping:
                         raise KeyboardInterrupt
@@ -180,8 +184,11 @@ class Trainer:
                 # Gradients are averaged over processes, so each one's share counts as many times as there are processes.
                 self.fabric.backward(part * self.fabric.world_size / tokens)
                 total = total + part.detach()
-        sums: Any = self.fabric.all_reduce(torch.stack([total, total.new_tensor(float(self.interrupted))]), reduce_op="sum")
-        loss, self.stopping = float(sums[0]) / tokens, bool(sums[1])
+        # One clock says when a checkpoint is due: all processes take part in it, or none.
+        due = self.fabric.global_rank == 0 and time.monotonic() - self.last_checkpoint > CHECKPOINT_SECONDS
+        news = total.new_tensor([float(self.interrupted), float(due)])
+        sums: Any = self.fabric.all_reduce(torch.cat([total.reshape(1), news]), reduce_op="sum")
+        loss, self.stopping, self.due = float(sums[0]) / tokens, bool(sums[1]), bool(sums[2])
         clip = math.inf if self.config.recipe.clip is None else self.config.recipe.clip
         norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.bare.parameters(), clip)))
         for what, value in (("loss", loss), ("norm of the gradient", norm)):

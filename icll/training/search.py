@@ -28,6 +28,8 @@ from .runs import METRICS, check_folder, read_result, train
 
 TRIES = 3  # of a trial that fails or is killed: each goes on from its last checkpoint
 
+BAD_INPUT = 2  # the exit code of a process whose settings are wrong
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -142,7 +144,9 @@ def search(
         found += run_all(configs, root, asha=asha, progress=progress, **workers)
         found.sort(key=lambda o: (o.result is None, o.loss))
         tried = {o.config.hash for o in found}
-        configs = [] if found[0].result is None else [c for c in sweep.next(found[0].config) if c.hash not in tried]
+        configs = [] if found[0].result is None else sweep.next(found[0].config)
+        if any(c.hash in tried for c in configs):  # that width has had its turn
+            configs = []
         if asha is not None:
             configs = asha.draw(configs)
     return found
@@ -202,7 +206,7 @@ def _in_processes(trials: list[_Trial], workers: Workers, asha: Asha | None, pro
                         cause = mine.recv()
                     except EOFError:  # it had no time to say
                         cause = f"its process ended with code {job.exitcode}"
-                    if trial.failures == workers.tries:
+                    if trial.failures == workers.tries or job.exitcode == BAD_INPUT:  # which fails again
                         trial.error = cause
                     else:
                         warnings.warn(f"{trial.folder.name}: {cause}; it is tried again", stacklevel=3)
@@ -244,9 +248,10 @@ def _train_here(config: RunConfig, folder: Path, until: int, threads: int, tell:
     except KeyboardInterrupt:
         os._exit(130)
     except BaseException as error:
-        tell.send(f"{type(error).__name__}: {error}" if not isinstance(error, IcllError) else str(error))
+        ours = isinstance(error, IcllError)
+        tell.send(str(error) if ours else f"{type(error).__name__}: {error}")
         tell.close()
-        os._exit(1)
+        os._exit(BAD_INPUT if ours else 1)
 
 
 def _end_with_parent() -> None:

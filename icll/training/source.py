@@ -57,6 +57,8 @@ class ProblemSource:
 
     def batches(self, epoch: int, skip: int, rank: int, world: int) -> Iterator[tuple[Batch, int]]:
         self.buckets.set_epoch(epoch)
+        if world > 1 and (smallest := min(len(indices) for indices in self.buckets)) < world:
+            raise IcllError(f"a batch of {smallest} problems cannot be shared by {world} processes: lower --devices")
         for number, indices in enumerate(self.buckets):
             if number < skip:
                 continue
@@ -64,10 +66,7 @@ class ProblemSource:
             end = SHORT if epoch + number / len(self) < self.short else None
             tokens = int(problems.trained[:, :end].sum())
             if world > 1:
-                mine = np.arange(rank, len(indices), world)
-                problems = problems[mine] if len(mine) else problems[:0]
-            if not len(problems):
-                raise IcllError(f"a batch of {len(indices)} problems cannot be shared by {world} processes: lower --devices")
+                problems = problems[np.arange(rank, len(indices), world)]
             batch = beginning(collate(problems), end)
             yield relabelled(batch, [self.seed, epoch, number, rank]) if self.relabel else batch, tokens
 
