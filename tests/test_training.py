@@ -425,7 +425,8 @@ def test_two_processes_train_like_one(tmp_path):
         "import sys, torch\nfrom pathlib import Path\nfrom icll.model import ModelConfig\n"
         "from icll.training import *\ntorch.set_num_threads(1)\n"
         "config = RunConfig(ModelConfig('retnet', 16, 2, 2), DataConfig('regbench', 'repo', train=40),"
-        " Recipe('test', 'muon', rate=3e-3, epochs=2, batch_size=9, accumulate=9))\n"  # shares of unequal size, in pieces
+        # shares of unequal size, in pieces; and a running mean
+        " Recipe('test', 'muon', rate=3e-3, epochs=2, batch_size=9, accumulate=9, average=0.9))\n"
         "machine = Machine('cpu', int(sys.argv[2]), strategy=sys.argv[3])\n"
         "train(config, Path(sys.argv[1]), machine=machine, until=int(sys.argv[4]))\n"
     )

@@ -70,7 +70,8 @@ class Machine:
 def shard(model: Any, mesh: Any) -> Any:
     """FSDP: every process holds its part of each layer, and has a layer whole only while it computes with it."""
     for part in [*model.blocks, model]:
-        fully_shard(part, mesh=mesh["data_parallel"])
+        # Whole weights, if they stayed after validation, would not take the parts of a running mean.
+        fully_shard(part, mesh=mesh["data_parallel"], reshard_after_forward=True)
     return model
 
 
