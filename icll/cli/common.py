@@ -83,6 +83,11 @@ def count(option: str, value: float | None, least: int = 1) -> int | None:
     return whole(option, round(value), least, 10**13)
 
 
+def check_places(ngram_after: str | None, ngram_heads: str | None) -> None:
+    if ngram_after and not ngram_heads:
+        raise IcllError("--ngram-after has no effect without --ngram-heads: add it, such as --ngram-heads 1,2,3")
+
+
 def allow_local_plugins() -> None:
     """`package.module:Class` may stand in the current folder, as with `python -m`."""
     here = str(Path.cwd())  # by its full name: other processes are given the same path

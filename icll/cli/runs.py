@@ -27,6 +27,7 @@ from .common import (
     Threads,
     allow_local_plugins,
     app,
+    check_places,
     draw_curves,
     interval,
     numbers,
@@ -151,8 +152,7 @@ def train_command(
     allow_local_plugins()
     if model in REWEIGHTING:
         refuse(model, **{"d-model": d_model, "layers": layers, "heads": heads, "dropout": dropout})
-    if ngram_after and not ngram_heads:
-        raise IcllError("--ngram-after has no effect without --ngram-heads: add it, such as --ngram-heads 1,2,3")
+    check_places(ngram_after, ngram_heads)
     recipe = recipe or ("lnw" if model in REWEIGHTING else "fast")
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)

@@ -24,6 +24,7 @@ from .common import (
     Threads,
     allow_local_plugins,
     app,
+    check_places,
     count,
     draw_curves,
     numbers,
@@ -133,8 +134,7 @@ def train(
 
     allow_local_plugins()
     chosen = find_size(size)
-    if ngram_after and not ngram_heads:
-        raise IcllError("--ngram-after has no effect without --ngram-heads: add it, such as --ngram-heads 1,2,3")
+    check_places(ngram_after, ngram_heads)
     length = chosen.context if context is None else whole("--context", context, 2)
     total = count("--tokens", tokens) or chosen.tokens
     per_batch = count("--batch-tokens", batch_tokens) or chosen.recipe.batch_size * chosen.context
