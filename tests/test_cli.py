@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -13,9 +14,11 @@ import pytest
 from icll import IcllError
 from icll.cli import main
 from icll.cli.common import open_problems, parse_options
+from icll.cli.runs import _problems
 from icll.cli.scores import _labels
+from icll.languages import Profile
 from icll.model import ModelConfig
-from icll.tasks import load
+from icll.tasks import associative_recall, load, regbench
 from icll.training import RECIPES, DataConfig, RunConfig
 from icll.training.runs import prepare
 
@@ -253,6 +256,29 @@ def test_predictors_are_scored_on_the_data_their_runs_were_trained_for(tmp_path)
         open_problems(None, None, None, None, None, [a, c])
     with pytest.raises(IcllError, match="does not exist"):
         open_problems(Path("nowhere"), "train", None, None, None)
+
+
+def test_training_takes_a_folder_of_data_make(tmp_path):
+    named, own = tmp_path / "named", tmp_path / "own"
+    regbench(6, "repo", seed=3).save(named)
+    assert _problems(named, None, None, None, None, False) == DataConfig(profile="repo", train=6, seed=3)
+    associative_recall(4, seed=1).save(tmp_path / "recall")
+    assert _problems(tmp_path / "recall", None, None, None, None, False) == DataConfig("recall", train=4, seed=1)
+
+    splits = regbench(6, Profile(states=(5, 6)), seed=0)
+    splits.save(own)
+    data = _problems(own, None, None, None, None, True)
+    assert data.relabel and data.load().train.fingerprint == splits.train.fingerprint
+
+    for folder, options, message in (
+        (named, {"profile": "repo"}, "--profile has no effect with --data"),
+        (tmp_path / "none", {}, "is not a folder"),
+    ):
+        with pytest.raises(IcllError, match=message):
+            _problems(folder, **{"task": None, "profile": None, "train": None, "seed": None, "relabel": False, **options})
+    replace(splits, train=splits.train[2:5]).save(own)  # a part of them: no settings would make it again
+    with pytest.raises(IcllError, match="the problems in train are not all"):
+        _problems(own, None, None, None, None, False)
 
 
 def test_runs_are_listed_with_their_data_and_found_by_values(tmp_path, capsys):

@@ -38,7 +38,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..training import Machine, RunConfig, RunSummary
+    from ..training import DataConfig, Machine, RunConfig, RunSummary
 
 
 Orders = Annotated[str | None, Parameter(help="Orders of n-gram heads, such as 1,2,3.")]
@@ -60,10 +60,11 @@ def train_command(
     max_length: int = 1024,
     authors_bug: bool = False,
     option: MixerOptions = None,
+    data: Path | None = None,
     task: TaskName = None,
     profile: ProfileName = None,
-    train: int = 2500,
-    data_seed: int = 0,
+    train: int | None = None,
+    data_seed: int | None = None,
     relabel: bool = False,
     recipe: str | None = None,
     optimizer: str | None = None,
@@ -118,10 +119,13 @@ def train_command(
         Tokens that models with learned positions can read, when they are trained and later.
     authors_bug
         The published wiring of lstm and mamba.
+    data
+        A folder of `icll data make`, in place of --task, --profile, --train and --data-seed. The run keeps the settings that
+        made it, and needs the folder no longer.
     train
-        Number of training problems.
+        Number of training problems; default: 2500.
     data_seed
-        Another seed gives other languages.
+        Another seed gives other languages; default: 0.
     relabel
         Permute the symbols of each training problem, anew every epoch. Not the paper's setting.
     recipe
@@ -147,7 +151,7 @@ def train_command(
     from ..model import ModelConfig
     from ..reweighting import REWEIGHTING
     from ..tokens import RECALL, VOCAB_SIZE
-    from ..training import RECIPES, DataConfig, Machine, RunConfig, change
+    from ..training import RECIPES, Machine, RunConfig, change
 
     allow_local_plugins()
     if model in REWEIGHTING:
@@ -156,9 +160,7 @@ def train_command(
     recipe = recipe or ("lnw" if model in REWEIGHTING else "fast")
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
-    task = task or "regbench"
-    if task == "recall":
-        refuse("--task recall", profile=profile)
+    problems = _problems(data, task, profile, train, data_seed, relabel)
     chosen = change(
         RECIPES[recipe], optimizer=optimizer, rate=rate, muon_rate=muon_rate, weight_decay=weight_decay, warmup=warmup,
         epochs=epochs, batch_size=batch_size, clip=clip, patience=patience, average=average, short=short,
@@ -170,15 +172,32 @@ def train_command(
     config = RunConfig(
         ModelConfig(
             model, 64 if d_model is None else d_model, 2 if layers is None else layers, 2 if heads is None else heads,
-            RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
+            RECALL.size if problems.task == "recall" else VOCAB_SIZE, dropout=0.1 if dropout is None else dropout, init=init,
             authors_bug=authors_bug, ngram_heads=numbers("--ngram-heads", ngram_heads),
             ngram_after=numbers("--ngram-after", ngram_after) or (1,), options=parse_options(option),
             embedding_std=embedding_std, max_length=max_length,
         ),
-        DataConfig(task, profile or "paper", train, data_seed, relabel), chosen, seed, precision,
+        problems, chosen, seed, precision,
     )  # fmt: skip
     machine = Machine(accelerator, devices, nodes, strategy, threads)
     train_and_show(config, out or Path("runs") / config.name, machine, force, logger, json_)
+
+
+def _problems(
+    folder: Path | None, task: str | None, profile: str | None, train: int | None, seed: int | None, relabel: bool
+) -> DataConfig:  # fmt: skip
+    """What to train on: as a folder has it, or as the options say."""
+    from ..tasks import load
+    from ..training import DataConfig
+
+    if folder is not None:
+        refuse("--data", **{"task": task, "profile": profile, "train": train, "data-seed": seed})
+        if not folder.is_dir():
+            raise IcllError(f"{folder} is not a folder: give one that icll data make wrote")
+        return DataConfig.of(load(folder), relabel)
+    if task == "recall":
+        refuse("--task recall", profile=profile)
+    return DataConfig(task or "regbench", profile or "paper", 2500 if train is None else train, seed or 0, relabel)
 
 
 @app.command

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import IcllError, unknown, whole
 from ..languages import Profile, get_profile
+from ..languages.profile import profile_name
 from ..model import ModelConfig
 from ..tasks import Splits, associative_recall, regbench
 from .source import ProblemSource, Source
@@ -53,6 +54,21 @@ class DataConfig:
             get_profile(self.profile)  # an unknown one is told here
         if self.relabel and self.task != "regbench":
             raise IcllError("relabel is for regbench: the pairs of associative recall are random already")
+
+    @classmethod
+    def of(cls, splits: Splits, relabel: bool = False) -> DataConfig:
+        """The settings that make these splits again: that is what a run keeps of its data."""
+        origin = splits.test.origin
+        profile = Profile(**origin.profile) if origin.profile else get_profile("paper")
+        name = profile_name(profile)
+        data = cls(origin.task, profile if name == "custom" else name, len(splits.train), origin.seed, relabel)
+        made = dict(data.load().items())
+        if changed := [part for part, problems in splits.items() if problems.fingerprint != made[part].fingerprint]:
+            raise IcllError(
+                f"the problems in {', '.join(changed)} are not all that {origin.task} with seed {origin.seed} makes: train on "
+                "a folder as icll data make writes it"
+            )
+        return data
 
     def load(self) -> Splits:
         if self.task == "recall":
