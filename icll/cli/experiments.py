@@ -248,7 +248,7 @@ def bench(
     d_model
         Width; default: 64.
     layers
-        How many; default: 4, and 2 with n-gram heads or with `--quick`, as for the others.
+        How many; default: 4 (a model of ours has its own), and 2 with n-gram heads or with `--quick`.
     heads
         How many, for mixers that have heads; default: 1 with 4 layers, 2 with 2.
     seed

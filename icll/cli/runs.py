@@ -110,7 +110,7 @@ def train_command(
     dropout
         Of the embedding and of softmax attention; default: 0.1.
     ngram_after
-        Behind how many layers the n-gram heads stand, such as 1 or 1,-2; default: 1.
+        Behind how many layers the n-gram heads stand, such as 1 or 1,-1 (-1: the last); default: 1.
     init
         `native` (a mixer's own) or `authors`.
     embedding_std
@@ -215,7 +215,8 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted; the weights become those of a run that was not.
 
-    A run of several processes goes on with the same --devices, --nodes and --strategy.
+    A run of several processes goes on in one, unless --devices, --nodes and --strategy are given again; another number of them
+    will do, with other random numbers.
 
     Example: `icll resume runs/retnet-ngh`
 

@@ -1,7 +1,7 @@
 """What has been measured: runs and learners as entries, from this package, from `results/` and from folders of runs.
 
-A finished run has result.json; `details.json` beside it adds what tables and tests need and the weights, which are not kept
-with results, are needed for: scores of every problem, operations per token, size of the state.
+A finished run has result.json; `details.json` beside it adds what tables and tests need and the weights, most of which are
+not kept with results, are needed for: scores of every problem, operations per token, size of the state.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from .loop import Machine, Trainer, Watch, load_weights, peak_memory_mb, weights
 
 CONFIG, RESULT, WEIGHTS, METRICS = "config.yaml", "result.json", "model.safetensors", "metrics.jsonl"
 MIXER = "mixer.py"  # the file that defines a mixer of one's own, as it was when the run began
+AGAIN = "to train it again, copy its config.yaml alone into a new folder and icll resume that"
 
 
 def train(
@@ -188,7 +189,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     except ValueError as error:
-        raise IcllError(f"{path} is damaged ({error}): `icll train --force` with its config trains it anew") from None
+        raise IcllError(f"{path} is damaged ({error}): {AGAIN}") from None
 
 
 def load_run(folder: str | Path) -> Model:
@@ -198,12 +199,12 @@ def load_run(folder: str | Path) -> Model:
     if not (folder / WEIGHTS).exists():
         if read_result(folder) is None:
             raise IcllError(f"{folder} has no {WEIGHTS} yet: its first epoch is not over")
-        raise IcllError(f"{folder} has results but no {WEIGHTS}: its weights were not kept, train it again from config.yaml")
+        raise IcllError(f"{folder} has results but no {WEIGHTS}, its weights were not kept: {AGAIN}")
     model = model_of(config.model)
     try:
         load_weights(model, load_file(folder / WEIGHTS))
     except SafetensorError as error:
-        raise IcllError(f"{folder / WEIGHTS} is damaged ({error}): train it anew from its config.yaml, with --force") from None
+        raise IcllError(f"{folder / WEIGHTS} is damaged ({error}): {AGAIN}") from None
     if _mixer_changed(config, folder):
         warnings.warn(
             f"the file of {config.model.model} is not what {folder} was trained with: see {MIXER} there", stacklevel=2

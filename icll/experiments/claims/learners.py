@@ -51,11 +51,11 @@ def learner_order(known: Known, better: str, worse: str, metric: str = "tvd") ->
 
 @test
 def beats_learner(known: Known, label: str, learner: str) -> Answer:
-    """At the largest training set there is."""
+    """With enough data: at the training set where the model is best."""
     runs = [known.runs(label, n) for n in known.sizes(label)]
     other = known.learner(learner)
     entry = known.learner(label)
-    found = runs[-1] if runs else [entry] if entry else []
+    found = min(runs, key=mean) if runs else [entry] if entry else []
     if not found or other is None:
         return missing(label, learner)
     at = f" at N = {found[0].train:,}" if found[0].train else ""
