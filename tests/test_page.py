@@ -16,7 +16,7 @@ from icll import Oracle, Uniform
 from icll.cli import main
 from icll.experiments.catalogue import EXPERIMENTS
 from icll.experiments.fidelity import fidelity, summary
-from icll.experiments.results import packed
+from icll.experiments.results import packed, read_folder
 from icll.languages import sample_automata
 from icll.learners import NGram
 from icll.metrics import METRICS, tvd
@@ -105,13 +105,14 @@ def test_icll_report_writes_page_figures_and_table(tmp_path, monkeypatch, capsys
     assert kinds == {".png", ".pdf"} and Path("report/index.html").stat().st_size < MOST_BYTES
 
 
-def pretend_run(root, model, train=8):
+def pretend_run(root, model, train=8, loss=0.5):
     """A finished run of an untrained model."""
     scores = {metric: {"mean": 0.5, "low": 0.4, "high": 0.6} for metric in METRICS} | {"problems": 500, "seconds": 1.0}
     config = RunConfig(model, DataConfig(profile="repo", train=train), change(RECIPES["fast"], epochs=1))
     prepare(config, root / config.name)
     save_model(model_of(model, 0), root / config.name / "model.safetensors")
-    result = {"test": scores, "valid": scores, "fingerprints": {"test": "f"}, "parameters": 1, "seconds": 1.0}
+    valid = scores | {"log_loss": {"mean": loss, "low": loss, "high": loss}}
+    result = {"test": scores, "valid": valid, "fingerprints": {"test": "f"}, "parameters": 1, "seconds": 1.0}
     (root / config.name / "result.json").write_text(json.dumps(result | {"threads": 1, "commit": None}))
 
 
@@ -135,8 +136,35 @@ def test_a_run_that_cannot_be_loaded_is_left_out_of_the_explorer(tmp_path):
     pretend_run(tmp_path, ModelConfig("icll.mixers.gla:GatedLinearAttention", 8, 1, 1))
     (config,) = tmp_path.glob("icll*/config.yaml")
     config.write_text(config.read_text().replace("icll.mixers.gla:", "moved_away:"))
-    with pytest.warns(UserWarning, match="not in the explorer: cannot import 'moved_away'"):
+    with pytest.warns(UserWarning, match="not in the explorer: .*cannot import 'moved_away'"):
         assert set(best_models([tmp_path], most=9)) == {"RetNet"}
+
+
+def test_a_mixer_that_no_longer_runs_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "breaking.py").write_text(
+        "from torch import nn\n\nclass Mix(nn.Linear):\n    def __init__(self, d_model): super().__init__(d_model, d_model)\n"
+    )
+    pretend_run(tmp_path, ModelConfig("breaking:Mix", 8, 1, 1))
+    monkeypatch.setattr("breaking.Mix.forward", lambda self, x: 1 / 0)
+    with pytest.warns(UserWarning, match="not in the explorer: .*division"):
+        assert best_models([tmp_path], most=9) == {}
+    assert [e.flops for e in read_folder(tmp_path).entries] == [None]
+
+
+def test_the_explorer_takes_the_best_run_that_has_weights(tmp_path):
+    pretend_run(tmp_path / "a", ModelConfig("retnet", 8, 1, 1), loss=0.2)
+    pretend_run(tmp_path / "a", ModelConfig("retnet", 8, 2, 1), loss=0.1)
+    pretend_run(tmp_path / "b", ModelConfig("retnet", 8, 3, 1), loss=0.3)
+
+    def layers():
+        return [model.config.n_layers for model in best_models([tmp_path / "a", tmp_path / "b"], most=9).values()]
+
+    assert layers() == [2]
+    for config in (tmp_path / "a").glob("*/config.yaml"):
+        if "n_layers: 2" in config.read_text():
+            (config.parent / "model.safetensors").unlink()
+    assert layers() == [1]
 
 
 def test_the_explorer_names_the_problems_of_a_model_it_has_twice(tmp_path):
@@ -249,6 +277,11 @@ def test_keys_and_buttons_step_forward_and_back(page, problems):
     assert place(page) == int(problems.lengths[0]) - 1
     page.keyboard.press("]")
     assert page.input_value("#problem") == "1" and place(page) == 0
+    page.locator(".card[data-predictor='3-gram'] svg").focus()  # what is drawn anew keeps the focus
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    assert place(page) == 0
+    assert page.evaluate("document.activeElement.closest('.card').dataset.predictor") == "3-gram"
 
 
 def test_earlier_occurrences_of_the_context_are_marked(page, problems):
@@ -300,6 +333,21 @@ def test_figures_can_be_enlarged_for_ever(page):
         button.press("Enter")
     at = [line.get_attribute("x1") for line in page.locator("#figure1 .panel svg").first.locator("line.axis").all()]
     assert 2 <= len(set(at)) == len(at) < 12
+
+
+def test_what_is_enlarged_can_be_moved_with_the_keyboard(page):
+    page.locator("#figure1 .panel .zoom button[aria-label='Enlarge']").first.press("Enter")
+    picture = page.locator("#figure1 .panel svg").first
+    picture.focus()
+
+    def axes():
+        return [round(float(line.get_attribute("x1")), 3) for line in picture.locator("line.axis").all()]
+
+    before = axes()
+    page.keyboard.press("Shift+ArrowRight")
+    assert axes() != before and picture.evaluate("node => node === document.activeElement")
+    page.keyboard.press("Shift+ArrowLeft")
+    assert axes() == before
 
 
 def test_figures_can_be_read_without_a_mouse(page):

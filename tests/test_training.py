@@ -539,6 +539,19 @@ def test_loaders_still_feed_a_loop_of_your_own():
     assert batch.tokens.shape == batch.targets.shape
 
 
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    folder, begun = tmp_path / "run", []
+
+    def watch(progress, row):
+        if not begun:
+            begun.append(True)
+            with pytest.raises(IcllError, match="another process is training"):
+                train(tiny(), folder)
+
+    first = train(tiny(), folder, watch=watch)
+    assert begun and train(tiny(), folder) == first  # free again
+
+
 def test_a_folder_that_a_kill_left_before_the_config_was_written_is_new(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.yaml.abc").write_text("half a conf")

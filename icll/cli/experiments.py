@@ -78,7 +78,12 @@ def reproduce(
     plans = {e.name: e.plans[budget] for e in experiments}
     if "table1b" in plans:
         with progress_bar("tokens of the corpus") as progress:
-            plans["table1b"] = text_plan(budget, corpus or "sotu", precision or "32-true", progress)
+            try:
+                plans["table1b"] = text_plan(budget, corpus or "sotu", precision or "32-true", progress)
+            except IcllError as error:
+                if name != "all" or corpus is not None:
+                    raise
+                print(f"icll: without table1b: {error}", file=sys.stderr)
     elif corpus is not None or precision is not None:
         raise IcllError(f"--corpus and --precision are for table1b: {name} needs none")
     plan = reduce(add, plans.values())
@@ -98,7 +103,7 @@ def reproduce(
     try:
         failed = carry_out(plan, out, engine=engine, jobs=jobs, address=address, bar=progress_bar)
     except KeyboardInterrupt:
-        print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
+        print("icll: stopped; what is finished and all runs are kept: the same command goes on", file=sys.stderr)
         sys.exit(130)
     if out.is_dir():
         draw_curves(out)
@@ -286,7 +291,7 @@ def bench(
     try:
         check_outcomes(carry_out(plan, out, jobs=jobs, bar=progress_bar))
     except KeyboardInterrupt:
-        print("icll: stopped, and kept: the same command goes on", file=sys.stderr)
+        print("icll: stopped; what is finished and all runs are kept: the same command goes on", file=sys.stderr)
         sys.exit(130)
     draw_curves(out)
     places, tests = bench_board(configs, out)

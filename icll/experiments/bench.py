@@ -44,6 +44,7 @@ def bench_board(configs: Sequence[RunConfig], root: Path) -> tuple[list[Place], 
     found = known(root)
     places = leaderboard(found, data.train, recipe.epochs if quick else None, [c.hash for c in configs])
     mine = [[entry] for config in configs if (entry := found.run(config.hash))]
-    best = found.runs("Transformer", data.train)
+    alike = [e.config.hash for e in found.entries if e.config and e.config.recipe.epochs == recipe.epochs]
+    best = (found.only(alike) if quick else found).runs("Transformer", data.train)
     pairs = [(b, a) for a, b in pairwise(mine)] + [(runs, best) for runs in mine if best]
     return places, [one for a, b in pairs for one in compared(a, b)]

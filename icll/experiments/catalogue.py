@@ -9,7 +9,7 @@ from ..errors import unknown
 from ..training import RunConfig
 from . import figures
 from .charts import Chart
-from .results import LABELS, Known
+from .results import LABELS, WIRING, Known
 from .settings import (
     BUDGETS,
     CPU_DEPTHS,
@@ -155,13 +155,16 @@ def _probes(train: int) -> Callable[[str], Plan]:
 
 
 def _figure6(budget: str) -> Plan:
-    runs = _named(budget, DEMO_TRAIN if budget == "demo" else 2500)
-    if budget != "demo":
-        runs += (("LNW", run("lnw", budget)), ("LNW_r", run("lnw_r", budget)))
     learners = {"demo": ("ngram:2", "ngram:3", "oracle")}.get(budget, ("ngram:2", "ngram:3", "baum-welch", "bayes", "oracle"))
     options = (("learners", learners), ("problems", PROBLEMS[budget]))
-    analyses = [Analysis(_table("distances", budget, 2500), "distances", runs, options)]
-    return _plan(budget, [c for _, c in runs], analyses=analyses)
+    analyses = []
+    for train in {"demo": (DEMO_TRAIN,), "cpu": (2500,), "paper": (2500, 40_000)}[budget]:
+        runs = _named(budget, train)
+        if budget != "demo":
+            runs += tuple((LABELS[m], run(m, budget, train)) for m in ("lnw", "lnw_r"))
+            runs += tuple((LABELS[m] + WIRING, run(m, budget, train, authors_bug=True)) for m in WIRED_WRONGLY)
+        analyses.append(Analysis(_table("distances", budget, train), "distances", runs, options))
+    return _plan(budget, [c for a in analyses for _, c in a.runs], analyses=analyses)
 
 
 def text_plan(

@@ -30,6 +30,8 @@ def collect(root: Path, results: Path) -> int:
         for name in KEPT:
             if (run.folder / name).exists():
                 shutil.copyfile(run.folder / name, target / name)
+            else:  # that of another run of this name
+                (target / name).unlink(missing_ok=True)
         count += 1
     for kind in ("learners", "analysis"):
         for path in sorted(root.glob(f"{kind}/*.json")):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .claims import answer, distance
 from .figures import mean, setting_of
 from .paper import Number, load_paper
-from .results import LABELS, WIRING, Entry, Known
+from .results import LABELS, WIRING, Entry, Known, published_text
 from .settings import WIRED_WRONGLY
 
 REPRODUCED, DIFFERS, NOT_RUN = "reproduced", "differs", "not run at this budget"
@@ -49,24 +49,27 @@ def fidelity(known: Known) -> list[Row]:
 def number_row(number: Number, known: Known) -> Row:
     what = _what(number)
     if number.metric == "distance":
-        found = distance(known, number.label, number.other or "", number.train or 0)
+        train = number.train or 0
+        names = [_as_published(known, name, train) for name in (number.label, number.other or "")]
+        found = distance(known, names[0], names[1], train)
         if found is None:
             return Row(number.where, what, number.value, None, NOT_RUN, "")
-        if other := [name for name in (number.label, number.other or "") if _rewired(known, name, number.train or 0)]:
+        if other := [name for name in names if _rewired(known, name, train)]:
             why = f"with stacked layers of {' and '.join(other)}, which the paper's had not: {found:.3f}"
             return Row(number.where, what, number.value, None, NOT_RUN, why)
         verdict = REPRODUCED if abs(found - number.value) <= TOLERANCE else DIFFERS
-        setting = distance_setting(known, (number.label, number.other or ""), number.train or 0)
+        setting = distance_setting(known, names, train)
         side = "" if verdict == REPRODUCED else f"{'farther apart' if found > number.value else 'nearer'} than in the paper: "
         why = side + setting
         return Row(number.where, what, number.value, found, verdict, why)
     if number.metric == "perplexity":
         table = known.tables.get("text", {"rows": []})
-        rows = [row for row in table["rows"] if row["label"] == number.label]
-        if not rows or rows[0].get("parameters", 0) < 3e8:
-            why = f"at {rows[0]['parameters'] / 1e6:.0f}M parameters: {rows[0]['perplexity']:.2f}" if rows else ""
+        row = next((row for row in table["rows"] if row["label"] == number.label), None)
+        if row is None or not published_text(table):
+            size = f"{row['parameters'] / 1e6:.0f}M parameters, {table['setting'][0]['corpus']}" if row else ""
+            why = f"with {size}: {row['perplexity']:.2f}" if row else ""
             return Row(number.where, what, number.value, None, NOT_RUN, why)
-        return _compare(number, what, rows[0]["perplexity"], "", 0.03 * number.value)
+        return _compare(number, what, row["perplexity"], "", 0.03 * number.value)
     entries = _ours(number, known)
     if not entries:
         stacked = known.runs(number.label, number.train or 0, _task(number))
@@ -132,6 +135,11 @@ def _run_of_distance(known: Known, name: str, train: int) -> Entry | None:
     table = known.tables.get(f"distances-{train}", {})
     runs = dict(json.loads(table["key"])[1]) if "key" in table else {}
     return known.run(runs.get(name, ""))
+
+
+def _as_published(known: Known, name: str, train: int) -> str:
+    """The name of a model wired as the published one, where there are distances of it."""
+    return name + WIRING if distance(known, name + WIRING, "truth", train) is not None else name
 
 
 def _rewired(known: Known, name: str, train: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..errors import IcllError
+from ..errors import IcllError, whole
 from ..files import read_json, replacing
 from ..model import ModelConfig, model_of
 from ..scoring import default_cache, score
@@ -55,7 +55,8 @@ class Estimate:
 
     def __str__(self) -> str:
         parts = [f"{self.runs} runs to train, {self.finished} finished before"]
-        parts.append(f"about {duration(self.seconds)} on this machine (a step of each model measured)")
+        if self.seconds or not self.runs:
+            parts.append(f"about {duration(self.seconds)} on this machine (a step of each model measured)")
         if self.unmeasured:
             parts.append(f"not counting {', '.join(self.unmeasured)}")
         return "; ".join(parts)
@@ -77,6 +78,8 @@ def missing(plan: Plan, root: Path) -> list[RunConfig]:
 def estimate(
     plan: Plan, root: Path, *, jobs: int | None = None, progress: Callable[[int, int], object] = lambda done, total: None
 ) -> Estimate:
+    if jobs is not None:
+        whole("the number of jobs", jobs, 1)
     todo = missing(plan, root)
     cores = os.cpu_count() or 1
     at_once = min(jobs or cores, cores, max(1, len(todo)))
@@ -95,9 +98,11 @@ def estimate(
     for config in todo:
         key = repr(config.model)
         if key in step:
-            seconds += step[key] * _problems(config) / SAMPLE
-            seconds += predict[key] * HELD_OUT * (config.recipe.epochs + 2) / SAMPLE
-    per_problem = {e.learner: (e.seconds or 0) / e.n_problems for e in packed().entries if e.learner}
+            left = 1 - _epochs_done(config, root) / config.recipe.epochs
+            seconds += left * step[key] * _problems(config) / SAMPLE
+            seconds += predict[key] * HELD_OUT * (left * config.recipe.epochs + 2) / SAMPLE
+    known = sorted((e for e in packed().entries if e.learner), key=lambda e: e.n_problems)  # the last counts: of most problems
+    per_problem = {e.learner: (e.seconds or 0) / e.n_problems for e in known}
     learners = [spec for spec in plan.learners if not _learner_file(root, spec, plan.problems).exists()]
     slow = [spec for spec in learners if spec not in per_problem]
     slow += [f"{len(large)} runs of more than {LARGE / 1e6:.0f}M parameters"] if large else []
@@ -184,15 +189,12 @@ def _epochs_shown(configs: Sequence[RunConfig], root: Path, progress: Callable[[
     total = sum(config.recipe.epochs for config in configs)
     over = threading.Event()
 
-    def done(config: RunConfig) -> int:
-        metrics = root / config.name / METRICS
-        if read_result(root / config.name) is not None:
-            return config.recipe.epochs
-        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    def done() -> int:
+        return sum(_epochs_done(config, root) for config in configs)
 
     def look() -> None:
         while not over.wait(1.0):
-            progress(sum(map(done, configs)), total)
+            progress(done(), total)
 
     looker = threading.Thread(target=look, daemon=True)
     looker.start()
@@ -201,7 +203,14 @@ def _epochs_shown(configs: Sequence[RunConfig], root: Path, progress: Callable[[
     finally:
         over.set()
         looker.join()
-        progress(sum(map(done, configs)), total)
+        progress(done(), total)
+
+
+def _epochs_done(config: RunConfig, root: Path) -> int:
+    metrics = root / config.name / METRICS
+    if read_result(root / config.name) is not None:
+        return config.recipe.epochs
+    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
 
 def _learner_file(root: Path, spec: str, problems: int) -> Path:

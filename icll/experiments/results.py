@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import IcllError
 from ..files import read_json, replacing
 from ..metrics import METRICS, Scores
 from ..training import DataConfig, RunConfig, RunSummary, as_plain, find_runs, from_plain, load_run
@@ -26,6 +25,7 @@ DETAILS = "details.json"
 TEXT = "text"  # the table of language models
 PACKED = "results.json"  # of this package: everything in `results/`, packed
 BRIEF = 1000  # steps: runs of fewer show that everything works, no more, and do not stand beside the paper's
+PUBLISHED = "regbench repo test, seed 0"  # the test set of the published numbers
 LENGTH = 376  # tokens of a problem in the mean (profile repo): what costs are given for
 LABELS = {
     "transformer": "Transformer", "llama": "Llama", "retnet": "RetNet", "gla": "GLA", "mamba": "Mamba",
@@ -43,12 +43,21 @@ def label_of(config: RunConfig) -> str:
     model = config.model
     options = {k: v for k, v in model.options.items() if k not in ("attention_dropout", "inner_ngram_heads")}
     name = LABELS.get(model.model, model.model) + "".join(f" {k}={json.dumps(v)}" for k, v in sorted(options.items()))
-    places = [f"_{place}" for place in model.ngram_after] if model.ngram_mode == "replace" else [""]
+    inserted = model.ngram_mode == "insert"
+    places = [""] if inserted and model.ngram_after == (1,) else [f"_{place}" for place in model.ngram_after]
     orders = ",".join(map(str, model.ngram_heads))
+    if orders and inserted:  # in place of layers, as for text, heads have a separator and an MLP
+        changed = {"repeat": model.ngram_repeat != "drop", "reset": model.ngram_reset, "mlp": model.ngram_mlp}
+        orders += "".join(f" {word}" for word, is_changed in changed.items() if is_changed)
     heads = "".join(f"+NGH{place}({orders})" for place in places) if orders else ""
     if inner := model.options.get("inner_ngram_heads"):
         heads += f"+inner NGH({str(inner).strip('[]()').replace(' ', '')})"
     return name + heads + (WIRING if model.authors_bug else "")
+
+
+def published_text(table: dict[str, Any]) -> bool:
+    """Whether language models are of the published size, and on the published text."""
+    return min(row["parameters"] for row in table["rows"]) >= 3e8 and "slimpajama" in table["setting"][0]["corpus"].lower()
 
 
 def on_text(config: RunConfig) -> bool:
@@ -162,9 +171,10 @@ def _means(scores: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def entries_of_learners(path: Path, source: str) -> list[Entry]:
-    """From a file that `icll score --json` or `icll reproduce` wrote; none if it is another kind of file."""
+    """From a file that `icll score --json` or `icll reproduce` wrote; none if it is another kind of file, or of other data than
+    the published."""
     plain = read_json(path)
-    if not isinstance(plain, dict) or "scores" not in plain or "fingerprint" not in plain:
+    if not isinstance(plain, dict) or "scores" not in plain or plain.get("data") != PUBLISHED or "fingerprint" not in plain:
         return []
     entries = []
     for scores in plain["scores"]:
@@ -192,14 +202,14 @@ def by_problem(scores: Scores) -> dict[str, list[float]]:
 
 
 def model_costs(config: RunConfig) -> dict[str, Any]:
-    """Operations and state of a run's model, if its mixer can be imported here."""
+    """Operations and state of a run's model, if its mixer can be imported and still runs here."""
     from ..model import model_of
 
     try:
         model = model_of(config.model)
-    except IcllError:
+        return {"flops": model.flops_per_token(LENGTH), "state_bytes": model.state_bytes(LENGTH)}
+    except Exception:  # whatever a mixer of one's own may raise
         return {"flops": None, "state_bytes": None}
-    return {"flops": model.flops_per_token(LENGTH), "state_bytes": model.state_bytes(LENGTH)}
 
 
 def read_details(folder: Path) -> dict[str, Any]:

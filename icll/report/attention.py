@@ -84,7 +84,7 @@ def write_attention_page(maps: AttentionMaps, path: Path) -> None:
         "model": maps.model, "problem": maps.problem, "start": maps.start, "tokens": maps.tokens, "states": maps.states,
         "skip": SKIP, "heads": heads, "colours": _colours("cividis"), "signed": _colours("PuOr"),
     }  # fmt: skip
-    text = json.dumps(data).replace("</", "<\\/")
+    text = json.dumps(data).replace("<", "\\u003c")
     template = Template((Path(__file__).parent / "attention.html").read_text())
     with replacing(path) as (temporary,):
         temporary.write_text(template.substitute(title=_escaped(f"Attention of {maps.model}"), data=text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import IcllError
+from ..errors import first_line
 from ..experiments.results import LABELS, WIRING, Known, learner_label, read_folder
 from ..languages.automaton import Automaton
 from ..predictors import Predictor
@@ -54,14 +55,14 @@ def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
     If there are more than fit: models of one's own first, then the paper's, then variants of heads and wiring.
     """
     found: dict[tuple[str, int], Path] = {}
+    losses: dict[tuple[str, int], float] = {}
     for root in roots:
-        known: Known = read_folder(root)
+        known = Known(tuple(e for e in read_folder(root).entries if e.config and (root / e.source / WEIGHTS).exists()))
         for label in known.labels():
-            kept = [(n, e) for n in known.sizes(label) for e in known.runs(label, n) if (root / e.source / WEIGHTS).exists()]
-            if kept:
-                largest = max(n for n, _ in kept)
-                best = next(e for n, e in kept if n == largest)
-                found[label, largest] = root / best.source
+            largest = max(known.sizes(label))
+            best, key = known.runs(label, largest)[0], (label, largest)
+            if best.valid["log_loss"] < losses.get(key, math.inf):
+                found[key], losses[key] = root / best.source, best.valid["log_loss"]
     own = LABELS.values()
 
     def rank(key: tuple[str, int]) -> tuple[bool, bool]:
@@ -74,9 +75,12 @@ def best_models(roots: Sequence[Path], most: int) -> dict[str, Predictor]:
     for (label, size), folder in found.items():
         if (label, size) in chosen:
             try:
-                models[label if labels.count(label) == 1 else f"{label} · {size:,} problems"] = load_run(folder)
-            except IcllError as error:  # such as a mixer of one's own that is not here
-                warnings.warn(f"not in the explorer: {error}", stacklevel=2)
+                model = load_run(folder)
+                model.predict(torch.ones(1, 2, dtype=torch.long))
+            except Exception as error:  # such as a mixer of one's own that is not here, or no longer runs
+                warnings.warn(f"not in the explorer: {folder}: {first_line(error)}", stacklevel=2)
+            else:
+                models[label if labels.count(label) == 1 else f"{label} · {size:,} problems"] = model
     return models
 
 

@@ -6,19 +6,18 @@ much of them counts. A finished folder is named after its content, and is never 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from ..errors import IcllError, whole
 from ..files import replacing
@@ -88,7 +87,8 @@ def tokenise(corpus: Corpus, tokenizer: str = "bpe:4096", *, report: Report = la
     said = tokenizer if foreign is None else hashlib.sha256(foreign.to_json().encode()).hexdigest()
     key = hashlib.sha256(json.dumps([corpus.key, said, PIECE, SAMPLE]).encode()).hexdigest()[:16]
     pointer = folder / f"{key}.json"  # which folder holds the tokens of this corpus and tokenizer
-    with _locked(folder / f"{key}.lock"):
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{key}.lock"):  # one process at a time; the others wait, and find the work done
         if pointer.exists() and (made := folder / json.loads(pointer.read_text())["folder"]).is_dir():
             return Tokens(made)
         making = folder / f"making-{key}"
@@ -114,15 +114,6 @@ def find_tokens(name: str, fingerprint: str) -> Tokens:
             "that began the run, or with `icll text eval RUN --corpus ...`"
         )
     return Tokens(folder)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the others wait, and find the work done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _make(corpus: Corpus, making: Path, spec: str, foreign: TextTokenizer | None, report: Report) -> dict[str, Any]:

@@ -8,12 +8,14 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -54,17 +56,34 @@ def train(
         check_causal(config)
     code = commit()  # of the code that is loaded: it may be another when the run ends
     trainer = Trainer(config, folder, machine, loggers)  # what is wrong with the config is said before anything is written
-    if trainer.fabric.global_rank == 0:
-        prepare(config, folder, force)
-        for name, content in trainer.source.files.items():
-            with replacing(folder / name) as (path,):
-                path.write_text(content)
-    trainer.fabric.barrier()
-    trainer.restore()
-    trainer.fit(watch, until)
-    result = finish(trainer, code) if trainer.finished and trainer.fabric.global_rank == 0 else {}
-    trainer.fabric.barrier()
+    first = trainer.fabric.global_rank == 0
+    with _alone(folder) if first else nullcontext():
+        if first:
+            prepare(config, folder, force)
+            for name, content in trainer.source.files.items():
+                with replacing(folder / name) as (path,):
+                    path.write_text(content)
+        trainer.fabric.barrier()
+        trainer.restore()
+        trainer.fit(watch, until)
+        result = finish(trainer, code) if trainer.finished and first else {}
+        trainer.fabric.barrier()
     return result
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two that train in one folder would write over each other's weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise IcllError(f"another process is training {folder}: wait until it ends, or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:

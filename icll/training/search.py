@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,8 @@ def run_all(
     after `tries` of them its error is in its outcome, and the others go on.
     """
     workers = Workers(engine, jobs, address, whole("--tries", tries, 1))
+    if engine == "local":  # of fewer trials each has more threads
+        workers = replace(workers, jobs=max(1, min(workers.at_once, len(configs))))
     trials = [_Trial(config, root / config.name) for config in configs]
     for trial in trials:
         check_folder(trial.config, trial.folder)

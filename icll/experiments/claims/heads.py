@@ -8,7 +8,8 @@ import numpy as np
 
 from ...training import RunConfig
 from ..figures import mean, setting_of
-from ..results import Entry, Known
+from ..results import LABELS, Entry, Known
+from ..settings import MODELS
 from ..statistics import Difference, paired
 from .base import CONVOLUTIONAL, NOT_RUN, RECURRENT, Answer, all_of, listed, missing, test
 
@@ -118,12 +119,12 @@ def more_accurate(known: Known, labels: list[str], other: str) -> Answer:
 @test
 def heads_help(known: Known) -> Answer:
     """Attention, recurrences and convolutions: one of each at least."""
+    architectures = {"Llama", *(LABELS[m] for m in MODELS)}  # mixers of one's own are no part of the statement
     pairs = {}
     for label in known.labels():
-        if label.endswith("+NGH(1,2,3)"):
-            found = all_of(known, [label.partition("+")[0], label])
-            if found:
-                pairs[label.partition("+")[0]] = mean(found[0]) - mean(found[1])
+        base, _, heads = label.partition("+")
+        if base in architectures and heads == "NGH(1,2,3)" and (found := all_of(known, [base, label])):
+            pairs[base] = mean(found[0]) - mean(found[1])
     if not all(set(kind) & set(pairs) for kind in (("Transformer", "Llama"), RECURRENT, CONVOLUTIONAL)):
         seen = f"; TVD lower by: {listed(pairs)}" if pairs else ""
         return Answer(None, f"{NOT_RUN}: a Transformer, a recurrent and a convolutional model with and without heads{seen}")

@@ -176,8 +176,13 @@ function step(t) {
   $("matches").textContent = context ? `“${context}” occurred ${ends.length} times before${counts ? `, followed by ${counts}` : ""}.` : "";
   const before = t ? states[t - 1] : 0;
   const symbol = tokens[t] === ex.separator ? null : ex.symbols[tokens[t]];
-  $("automaton").replaceChildren(readable(drawAutomaton(problem().automaton, states[t], symbol ? [before, states[t], symbol] : null)));
+  refill($("automaton"), [readable(drawAutomaton(problem().automaton, states[t], symbol ? [before, states[t], symbol] : null))]);
   showCards();
+}
+function refill(box, children) { // the keyboard's focus stays at its place
+  const pictures = () => [...box.querySelectorAll("[tabindex]")], at = pictures().indexOf(document.activeElement);
+  box.replaceChildren(...children);
+  if (at >= 0) pictures()[at]?.focus({ preventScroll: true });
 }
 function showCards() {
   const { p, t } = state, truth = probs(p, 0);
@@ -185,7 +190,7 @@ function showCards() {
   const symbols = [];
   for (let v = 1; v < V; v++) if (used.has(v) || (v !== ex.separator && truth[t * V + v] > 0)) symbols.push(v);
   const width = 220, height = 84, base = height - 16, room = width / symbols.length;
-  $("cards").replaceChildren(...ex.predictors.map((predictor, k) => {
+  refill($("cards"), ex.predictors.map((predictor, k) => {
     if (state.off.has(k)) return null;
     const a = probs(p, k), distance = tvd(p, k);
     const said = symbols.filter((v) => a[t * V + v] >= 0.005).map((v) => `${ex.symbols[v]} ${a[t * V + v].toFixed(2)}`).join(", ");
@@ -284,8 +289,11 @@ function zoomable(holder, whole, draw) {
   const redraw = () => {
     const made = draw(view, Math.max(280, holder.clientWidth || 420));
     plot = made.plot;
+    const focused = picture !== null && picture === document.activeElement;
     if (picture) picture.replaceWith(made.picture); else holder.append(made.picture);
     picture = readable(made.picture);
+    if (focused) picture.focus({ preventScroll: true });
+    picture.addEventListener("keydown", shift, true);
     picture.addEventListener("pointerdown", begin);
     picture.addEventListener("dblclick", reset);
   };
@@ -297,6 +305,15 @@ function zoomable(holder, whole, draw) {
   };
   const scale = (factor) => {
     view = view.map(([a, b], i) => fit([(a + b) / 2 - (factor * (b - a)) / 2, (a + b) / 2 + (factor * (b - a)) / 2], i));
+    redraw();
+  };
+  const shift = (event) => { // a quarter of what is seen, before `readable` takes the arrows
+    const by = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [1, 1], ArrowDown: [1, -1] }[event.key];
+    if (!event.shiftKey || !by) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const [i, sign] = by, quarter = (sign * (view[i][1] - view[i][0])) / 4;
+    view[i] = fit(view[i].map((x) => x + quarter), i);
     redraw();
   };
   const place = (event) => { const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(picture.getScreenCTM().inverse()); return [p.x, p.y]; };
