@@ -59,6 +59,6 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
 def read_json(path: Path) -> Any:
     """Of a file that we wrote; a damaged one is named."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise IcllError(f"{path} is damaged ({error}): remove it, and what made it makes it again") from None

@@ -290,7 +290,7 @@ def _head_weights(path: str, source: dict[str, Any]) -> dict[str, torch.Tensor]:
     index = cached_file(path, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **source)
     names = ["model.safetensors"]
     if index is not None:  # in several files
-        names = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+        names = sorted(set(json.loads(Path(index).read_text("utf-8"))["weight_map"].values()))
     weights = {}
     for name in names:
         with safe_open(cached_file(path, name, **source), "pt") as file:

@@ -28,7 +28,7 @@ from icll.ops import naive_output_loss, output_loss
 from icll.text import TextData, Tokens, corpus, open_corpus, score_text, shards, text_model, tokenise
 from icll.text.presets import APPENDIX_G, MODELS, SIZES, Size, bundle_parameters, count_parameters, layer_parameters
 from icll.text.table1b import ROWS, Entry, claims, row_config, table1b, table1b_configs
-from icll.text.tokenizer import SEPARATOR, find_tokenizer, read_tokenizer, train_bpe
+from icll.text.tokenizer import SEPARATOR, TextTokenizer, find_tokenizer, read_tokenizer, train_bpe
 from icll.text.writing import write_text
 from icll.training import Recipe, RunConfig, RunSummary, as_plain, from_plain, loop, read_config, train
 
@@ -218,10 +218,52 @@ def test_the_tokenizer_is_trained_on_a_share_of_a_large_corpus(tmp_path, monkeyp
     text = "".join(f" = {i} = \n" + words(i, 2000 // documents) for i in range(documents))
     (tmp_path / "train.txt").write_text(text)
     opened = open_corpus(str(tmp_path), document_start=corpus.WIKITEXT if documents > 1 else "")
-    sample = list(shards._sample(opened, lambda done, total: None))
+    sample = list(shards._sample(opened, True, lambda done, total: None))
     assert 1600 < sum(map(len, sample)) < 2300 and opened.size > 4 * 2000
     assert all(part in text for part in sample)
     assert tokenise(opened, "bpe:300").vocab_size == 300
+
+
+def test_the_beginning_of_a_large_corpus_is_enough(folder, tokens, monkeypatch):
+    monkeypatch.setattr(shards, "PIECE", 200)
+    read: list[int] = []
+    decoded = corpus._decoded
+    monkeypatch.setattr(corpus, "_decoded", lambda raw, file, path: read.append(len(raw)) or decoded(raw, file, path))
+    some = tokenise(open_corpus(str(folder)), str(tokens.folder / "tokenizer.json"), limit=500)
+    assert 500 <= some.counts["train"] < 900 < tokens.counts["train"] and sum(read) < 0.8 * sum(tokens.bytes.values())
+    assert (some.ids("train") == tokens.ids("train")[: some.counts["train"]]).all()
+    assert some.counts["test"] == tokens.counts["test"] and some.fingerprint != tokens.fingerprint
+
+
+def test_tokens_lost_from_the_cache_are_made_again(folder, tokens, monkeypatch):
+    monkeypatch.setattr(shards, "PIECE", 200)
+    spec, seen = str(tokens.folder / "tokenizer.json"), []
+
+    def report(done, total):
+        seen.append(done)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenise(open_corpus(str(folder)), spec, report=report)
+    (making,) = shards.cache_folder().glob("making-*")
+    assert (making / "train.bin").stat().st_size
+    (making / "train.bin").unlink()
+    assert (tokenise(open_corpus(str(folder)), spec).ids("train") == tokens.ids("train")).all()
+
+
+def test_the_end_of_a_text_has_other_names_too():
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "river": 1, "</s>": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.add_tokens([tokenizers.AddedToken("</s>", special=False)])
+    found = read_tokenizer(made.to_str(), "a file")  # written out in a text, it is text
+    assert found.separator == 2 and 2 not in found.encode("river </s> river")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "river": 1}, unk_token="[UNK]"))
+    with pytest.raises(IcllError, match="no token to put between documents"):
+        read_tokenizer(made.to_str(), "a file")
+    made.add_special_tokens(["<pad>", "<\uff5cend\u2581of\u2581sentence\uff5c>"])
+    assert read_tokenizer(made.to_str(), "a file").separator == 3
 
 
 def test_documents_are_packed_with_separators(folder, tokens):
@@ -509,7 +551,7 @@ def test_perplexities_are_those_of_a_recount(tokens, length):
         sum(losses), rel=1e-4
     )
     low, high = (scores.as_dict()["perplexity"][k] for k in ("low", "high"))
-    assert math.isnan(low) if length == 1000 else low <= scores.perplexity <= high
+    assert low is None if length == 1000 else low <= scores.perplexity <= high
 
 
 def counts(scores) -> list[int]:
@@ -537,6 +579,26 @@ def test_writing_by_steps_is_that_of_the_whole_model(tokens, model):
         ids.append(new)
     assert written == tokenizer.decode(ids[start:]) or tokenizer.decode(ids[start:]).startswith(written)  # half characters
     assert list(write_text(made, tokenizer, "a", 5, seed=3)) == list(write_text(made, tokenizer, "a", 5, seed=3))
+
+
+def test_writing_goes_on_from_the_prompt(monkeypatch):
+    """Decoders of this kind put no space before the first word of a text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "▁the": 1, "▁river": 2}, unk_token="</s>"))
+    inner.add_special_tokens(["</s>"])
+    inner.pre_tokenizer, inner.decoder = tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace()
+    made = model_of(replace(text_model("gla", TINY, vocab_size=3), ngram_reset=(0,)), seed=1).eval()
+    monkeypatch.setattr("icll.text.writing._choose", lambda *_: 2)
+    assert "".join(write_text(made, TextTokenizer(inner), "the", 2)) == " river river"
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-3])
+def test_small_temperatures_take_the_likeliest(tokens, temperature):
+    made = model_of(text_model("gla", TINY, vocab_size=tokens.vocab_size), seed=1).eval()
+    with torch.no_grad():
+        made.output.weight.mul_(20)
+    likeliest = list(write_text(made, tokens.tokenizer, "the", 5, temperature=0))
+    assert list(write_text(made, tokens.tokenizer, "the", 5, temperature=temperature)) == likeliest
 
 
 def test_writing_needs_bounded_memory(tokens):
@@ -697,6 +759,11 @@ def bad_inputs(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     make(tmp_path / "few" / "a.txt", b"one document is too little to hold some out. " * 100)
     make(tmp_path / "other.json", train_bpe([words(1, 50)], 270).to_json().encode())
     make(tmp_path / "nonsense.json", b"{}")
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    (tmp_path / "bytes" / "folder.txt").mkdir(parents=True)  # a folder is no text, whatever it is called
+    pq.write_table(pa.table({"text": pa.array([b"caf\xe9"]).view(pa.string())}), tmp_path / "bytes" / "a.parquet")
     return {
         "no corpus": (["--corpus", "nowhere"], "the corpus nowhere does not exist"),
         "empty folder": (["--corpus", "empty"], "empty has no text: there is no .txt or .parquet file in it"),
@@ -704,6 +771,10 @@ def bad_inputs(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "binary": (["--corpus", "binary"], "binary/a.txt is not text in UTF-8"),
         "latin": (["--corpus", "latin"], "latin/a.txt is not text in UTF-8"),
         "no parquet": (["--corpus", "parquet"], "a.parquet is not a Parquet file"),
+        "no corpus named": (["--corpus", ""], "--corpus is empty"),
+        "no tokenizer named": (["--corpus", "short", "--tokenizer", ""], "--tokenizer is empty"),
+        "no orders": (["--corpus", "short", "--ngram-heads", ""], "write numbers with commas between them"),
+        "parquet of bytes": (["--corpus", "bytes"], "bytes/a.parquet is not text in UTF-8"),
         "empty file": (["--corpus", "nothing"], "has 0 tokens, too few for contexts of 32"),
         "short": (["--corpus", "short"], "too few for contexts of 32: give more text or lower --context"),
         "few": (["--corpus", "few"], "few has no text for valid: it has fewer than 20 documents"),

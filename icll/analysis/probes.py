@@ -473,7 +473,7 @@ def probe_run(
     result, constant = results.pop("own"), constants["own"]
     made = RunProbes(folder.name, run.model.model, config, result, results, constant, time.monotonic() - start)
     with replacing(path) as (temporary,):
-        temporary.write_text(json.dumps({"key": key, "probes": made.as_dict()}, indent=2) + "\n")
+        temporary.write_text(json.dumps({"key": key, "probes": made.as_dict()}, indent=2) + "\n", "utf-8")
     return made
 
 

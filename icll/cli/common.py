@@ -63,13 +63,15 @@ MixerOptions = Annotated[
 
 
 def interval(score: dict[str, float]) -> str:
+    if score["low"] is None:  # of a single context or problem
+        return f"{score['mean']:.3f}"
     return f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...]:
     """`1,2,3` as numbers."""
     try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
+        return () if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
         raise IcllError(f"{option} {text}: write numbers with commas between them, such as 1,2,3") from None
 
@@ -177,7 +179,7 @@ def read_automata(path: Path) -> list[Automaton]:
     from ..languages import Automaton
 
     try:
-        blocks = [block for block in re.split(r"\n\s*\n", path.read_text()) if block.strip()]
+        blocks = [block for block in re.split(r"\n\s*\n", path.read_text("utf-8")) if block.strip()]
     except UnicodeDecodeError:
         raise IcllError(f"{path} is not text: write tables as `icll data show` prints them") from None
     if not blocks:

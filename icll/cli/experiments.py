@@ -79,7 +79,7 @@ def reproduce(
     if "table1b" in plans:
         with progress_bar("tokens of the corpus") as progress:
             try:
-                plans["table1b"] = text_plan(budget, corpus or "sotu", precision or "32-true", progress)
+                plans["table1b"] = text_plan(budget, "sotu" if corpus is None else corpus, precision or "32-true", progress)
             except IcllError as error:
                 if name != "all" or corpus is not None:
                     raise

@@ -195,7 +195,7 @@ def _write(report: dict[str, object], path: Path) -> None:
     from ..files import replacing
 
     with replacing(path) as (temporary,):
-        temporary.write_text(json.dumps(report, indent=2) + "\n")
+        temporary.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
 
 
 def _print(found: list[Outcome], folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,21 +55,32 @@ DocumentStart = Annotated[
     str | None,
     Parameter(name="--document-start", help="Lines that begin a document, a regular expression; default: WikiText's."),
 ]
+CorpusTokens = Annotated[
+    float | None,
+    Parameter(
+        name="--corpus-tokens", help="Read no more of the corpus once it gave so many training tokens; default: all of it."
+    ),
+]
 
 
 def open_tokens(
-    corpus: str | None, tokenizer: str, column: str | None, document_start: str | None, whole: bool = False
+    corpus: str | None,
+    tokenizer: str,
+    column: str | None,
+    document_start: str | None,
+    whole: bool = False,
+    limit: int | None = None,
 ) -> Tokens:
     """Tokens of a corpus, with a bar while they are made."""
     from ..progress import progress_bar
     from ..text import open_corpus, tokenise
 
     opened = open_corpus(
-        corpus or "sotu", column=column, whole=whole,
+        "sotu" if corpus is None else corpus, column=column, whole=whole,
         **({} if document_start is None else {"document_start": document_start}),
     )  # fmt: skip
     with progress_bar(f"tokens of {opened.name}") as progress:
-        return tokenise(opened, tokenizer, report=lambda done, total: progress(done, total or done))
+        return tokenise(opened, tokenizer, limit=limit, report=lambda done, total: progress(done, total or done))
 
 
 @text.command
@@ -81,6 +94,7 @@ def train(
     tokenizer: TokenizerName = None,
     column: Column = None,
     document_start: DocumentStart = None,
+    corpus_tokens: CorpusTokens = None,
     context: int | None = None,
     tokens: float | None = None,
     batch_tokens: float | None = None,
@@ -151,12 +165,15 @@ def train(
     )  # fmt: skip
     config = RunConfig(shape, TextData("", "", length, total), recipe, seed, precision)
     count_parameters(shape)  # what is wrong with the settings is said before a long text is read
-    found = open_tokens(corpus, tokenizer or f"bpe:{chosen.vocab_size}", column, document_start)
+    found = open_tokens(
+        corpus, f"bpe:{chosen.vocab_size}" if tokenizer is None else tokenizer, column, document_start,
+        limit=count("--corpus-tokens", corpus_tokens),
+    )  # fmt: skip
     config = replace(
         config, model=replace(shape, vocab_size=found.vocab_size, ngram_reset=(found.separator,)),
         data=replace(config.data, corpus=found.name, fingerprint=found.fingerprint),
     )  # fmt: skip
-    if not json_:
+    if not json_ and os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes the first
         shape = config.model
         print(
             f"{model} {size}: {count_parameters(shape):,} parameters; a layer {layer_parameters(shape):,}, three n-gram blocks "
@@ -297,9 +314,15 @@ def generate(
     from ..training import load_run
 
     allow_local_plugins()
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise IcllError("--prompt is not text in UTF-8: type it in the terminal's encoding") from None
     _, own = _run(run, tokenizer)
     model = load_run(run)
     pieces = write_text(model, own, prompt, tokens, temperature=temperature, top=top, seed=seed, memory=memory)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows that
     first = next(pieces, "")  # what is wrong is said before anything is printed
     print(prompt + first, end="", flush=True)
     for piece in pieces:
@@ -314,6 +337,7 @@ def table1b_command(
     corpus: CorpusName = None,
     column: Column = None,
     document_start: DocumentStart = None,
+    corpus_tokens: CorpusTokens = None,
     only: list[str] | None = None,
     seeds: str | None = None,
     tokens: float | None = None,
@@ -365,6 +389,7 @@ def table1b_command(
         raise IcllError(f"no row is named like {' or '.join(only or [])}: choose from {', '.join(row.name for row in ROWS)}")
     if budget == "paper" and train is None:
         given = {"--corpus": corpus, "--tokens": tokens, "--context": context, "--ngram-after": ngram_after, "--seeds": seeds}
+        given["--corpus-tokens"] = corpus_tokens
         if unused := [option for option, value in given.items() if value is not None]:
             raise IcllError(f"{', '.join(unused)}: not for the dry run of --budget paper; leave it out, or add --train")
         made = []
@@ -379,7 +404,8 @@ def table1b_command(
     places = numbers("--ngram-after", ngram_after) or PLACES
     if context is not None:
         whole("--context", context, 2)
-    found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start)
+    limit = count("--corpus-tokens", corpus_tokens)
+    found = open_tokens(corpus, f"bpe:{find_budget(budget).size.vocab_size}", column, document_start, limit=limit)
     configs = table1b_configs(budget, found, total, precision, context, places)
     names = {(row.model, row.heads) for row in rows}
     chosen = [

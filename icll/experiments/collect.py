@@ -53,8 +53,8 @@ def main() -> None:
     for root in sys.argv[1:]:
         print(f"{root}: {collect(Path(root), results)} finished runs")
     with replacing(Path(__file__).parent / PACKED) as (path,):
-        path.write_text(packed_text(results))
-    print(f"packed {results}: {len(json.loads((Path(__file__).parent / PACKED).read_text())['entries'])} entries")
+        path.write_text(packed_text(results), "utf-8")
+    print(f"packed {results}: {len(json.loads((Path(__file__).parent / PACKED).read_text('utf-8'))['entries'])} entries")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Paper:
 
 @lru_cache(maxsize=1)
 def load_paper() -> Paper:
-    plain = json.loads(files(__package__).joinpath("paper.json").read_text())
+    plain = json.loads(files(__package__).joinpath("paper.json").read_text("utf-8"))
     sizes = {
         label: {int(n): (size[0], size[1], size[2] if len(size) > 2 else 1) for n, size in by_train.items()}
         for label, by_train in plain["sizes"].items()

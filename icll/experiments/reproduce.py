@@ -210,7 +210,7 @@ def _epochs_done(config: RunConfig, root: Path) -> int:
     metrics = root / config.name / METRICS
     if read_result(root / config.name) is not None:
         return config.recipe.epochs
-    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    return len(metrics.read_text("utf-8").splitlines()) if metrics.exists() else 0
 
 
 def _learner_file(root: Path, spec: str, problems: int) -> Path:
@@ -227,7 +227,7 @@ def score_learner(spec: str, problems: int, root: Path, **options: Any) -> None:
     plain = {**scores.as_dict(), "name": spec, "by_problem": by_problem(scores)}
     with replacing(path) as (temporary,):
         document = {"data": str(test.origin), "fingerprint": test.fingerprint, "scores": [plain]}
-        temporary.write_text(json.dumps(document) + "\n")
+        temporary.write_text(json.dumps(document) + "\n", "utf-8")
 
 
 def _analysis_file(root: Path, analysis: Analysis) -> Path:
@@ -253,7 +253,7 @@ def analyse(analysis: Analysis, root: Path, progress: Callable[[int, int], objec
     folders = {name: root / config.name for name, config in analysis.runs}
     table = getattr(analyses, analysis.function)(folders, progress=progress, **dict(analysis.options))
     with replacing(_analysis_file(root, analysis)) as (temporary,):
-        temporary.write_text(json.dumps({"key": _key(analysis), **table}) + "\n")
+        temporary.write_text(json.dumps({"key": _key(analysis), **table}) + "\n", "utf-8")
 
 
 def found_for(plan: Plan, root: Path) -> Known:

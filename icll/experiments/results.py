@@ -226,7 +226,7 @@ def write_details(folder: Path, config: RunConfig) -> None:
     test = config.data.load().test
     details = {**model_costs(config), "by_problem": by_problem(evaluate(load_run(folder), test))}
     with replacing(folder / DETAILS) as (path,):
-        path.write_text(json.dumps(details) + "\n")
+        path.write_text(json.dumps(details) + "\n", "utf-8")
 
 
 # --- all of it ---
@@ -390,7 +390,7 @@ def _text_rows(setting: Any, by_label: dict[str, list[RunSummary]]) -> dict[str,
 @lru_cache(maxsize=1)
 def packed() -> Known:
     """What this package brings: everything in its `results/`."""
-    return unpack(json.loads(files(__package__).joinpath(PACKED).read_text()))
+    return unpack(json.loads(files(__package__).joinpath(PACKED).read_text("utf-8")))
 
 
 def pack(known: Known) -> dict[str, Any]:

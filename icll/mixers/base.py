@@ -187,7 +187,7 @@ def source_of(name: str) -> str | None:
     if mixer is None or mixer.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return None
     file = inspect.getsourcefile(mixer)
-    return Path(file).read_text() if file else None
+    return Path(file).read_text("utf-8") if file else None
 
 
 def takes_heads(architecture: Architecture) -> bool:

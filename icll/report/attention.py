@@ -85,9 +85,9 @@ def write_attention_page(maps: AttentionMaps, path: Path) -> None:
         "skip": SKIP, "heads": heads, "colours": _colours("cividis"), "signed": _colours("PuOr"),
     }  # fmt: skip
     text = json.dumps(data).replace("<", "\\u003c")
-    template = Template((Path(__file__).parent / "attention.html").read_text())
+    template = Template((Path(__file__).parent / "attention.html").read_text("utf-8"))
     with replacing(path) as (temporary,):
-        temporary.write_text(template.substitute(title=_escaped(f"Attention of {maps.model}"), data=text))
+        temporary.write_text(template.substitute(title=_escaped(f"Attention of {maps.model}"), data=text), "utf-8")
 
 
 def _packed(values: np.ndarray) -> str:

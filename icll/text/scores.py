@@ -78,17 +78,23 @@ class TextScores:
         intervals = {"loss": (loss, low, high), "perplexity": tuple(np.exp([loss, low, high]))}
         return {
             "name": self.name, "tokens": len(self.losses), "bytes": self.text_bytes, "context": self.context,
-            **{k: dict(zip(("mean", "low", "high"), map(float, v), strict=True)) for k, v in intervals.items()},
+            **{k: dict(zip(("mean", "low", "high"), map(_finite, v), strict=True)) for k, v in intervals.items()},
             "byte_perplexity": self.byte_perplexity, "bits_per_byte": loss / np.log(2) / per_byte,
             "by_position": [{"from": a, "to": b, "perplexity": p} for a, b, p in self.bands()],
         }  # fmt: skip
 
     def __str__(self) -> str:
         loss, low, high = self._pooled
+        interval = f" [{np.exp(low):.2f}, {np.exp(high):.2f}]" if np.isfinite(low) else ""
         return (
-            f"{self.name}: perplexity {np.exp(loss):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}] per token, "
+            f"{self.name}: perplexity {np.exp(loss):.2f}{interval} per token, "
             f"{self.byte_perplexity:.3f} per byte, on {len(self.losses):,} tokens"
         )
+
+
+def _finite(value: float) -> float | None:
+    """One context has no interval: null in JSON, which knows no NaN."""
+    return float(value) if np.isfinite(value) else None
 
 
 def score_text(

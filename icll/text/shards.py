@@ -52,7 +52,7 @@ class Tokens:
     def __init__(self, folder: Path):
         self.folder = folder
         try:
-            about = json.loads((folder / "about.json").read_text())
+            about = json.loads((folder / "about.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise IcllError(f"{folder} is no tokenised corpus: {error}") from None
         self.name, self.fingerprint, self.dtype = about["name"], about["fingerprint"], np.dtype(about["dtype"])
@@ -72,35 +72,40 @@ class Tokens:
     @cached_property
     def tokenizer(self) -> TextTokenizer:
         path = self.folder / "tokenizer.json"
-        return read_tokenizer(path.read_text(), path)
+        return read_tokenizer(path.read_text("utf-8"), path)
 
 
-def tokenise(corpus: Corpus, tokenizer: str = "bpe:4096", *, report: Report = lambda done, total: None) -> Tokens:
-    """The corpus as ids: from the cache, or made now. `tokenizer`: `bpe:SIZE` to train one, else a file or a name."""
+def tokenise(
+    corpus: Corpus, tokenizer: str = "bpe:4096", *, limit: int | None = None, report: Report = lambda done, total: None
+) -> Tokens:  # fmt: skip
+    """The corpus as ids: from the cache, or made now. `tokenizer`: `bpe:SIZE` to train one, else a file or a name. With a
+    `limit` its beginning is enough: no more is read once there are so many training tokens."""
     folder = cache_folder()
     foreign = None if tokenizer.startswith("bpe:") else find_tokenizer(tokenizer)
     if foreign is None:
         size = tokenizer.removeprefix("bpe:")
-        whole("the vocabulary size in --tokenizer bpe:SIZE", int(size) if size.isdigit() else size, 257, 1 << 24)
+        whole("the vocabulary size in --tokenizer bpe:SIZE", int(size) if size.isdecimal() else size, 257, 1 << 24)
         if not corpus.trains:
             raise IcllError(f"the corpus {corpus.name} has no training text: all of it is named valid or test")
     said = tokenizer if foreign is None else hashlib.sha256(foreign.to_json().encode()).hexdigest()
-    key = hashlib.sha256(json.dumps([corpus.key, said, PIECE, SAMPLE]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([corpus.key, said, PIECE, SAMPLE, *([limit] if limit else [])]).encode()).hexdigest()[:16]
     pointer = folder / f"{key}.json"  # which folder holds the tokens of this corpus and tokenizer
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{key}.lock"):  # one process at a time; the others wait, and find the work done
-        if pointer.exists() and (made := folder / json.loads(pointer.read_text())["folder"]).is_dir():
+        if pointer.exists() and (made := folder / json.loads(pointer.read_text("utf-8"))["folder"]).is_dir():
             return Tokens(made)
         making = folder / f"making-{key}"
         making.mkdir(exist_ok=True)
-        about = _make(corpus, making, tokenizer, foreign, report)
+        about = _make(corpus, making, tokenizer, foreign, limit, report)
         final = folder / f"{corpus.name}-{about['fingerprint']}"
         with replacing(pointer) as (path,):  # killed here, it finds its work done in `making`
-            path.write_text(json.dumps({"folder": final.name}))
-        if final.is_dir():  # the same text from another place
-            shutil.rmtree(making)
-        else:
+            path.write_text(json.dumps({"folder": final.name}), "utf-8")
+        try:
             making.rename(final)
+        except OSError:
+            if not final.is_dir():
+                raise
+            shutil.rmtree(making)  # the same text from another place
         (final / "progress.json").unlink(missing_ok=True)
     return Tokens(final)
 
@@ -116,17 +121,20 @@ def find_tokens(name: str, fingerprint: str) -> Tokens:
     return Tokens(folder)
 
 
-def _make(corpus: Corpus, making: Path, spec: str, foreign: TextTokenizer | None, report: Report) -> dict[str, Any]:
+def _make(
+    corpus: Corpus, making: Path, spec: str, foreign: TextTokenizer | None, limit: int | None, report: Report
+) -> dict[str, Any]:  # fmt: skip
     path = making / "tokenizer.json"
     if path.exists():
-        tokenizer = read_tokenizer(path.read_text(), path)
+        tokenizer = read_tokenizer(path.read_text("utf-8"), path)
     else:
         # Training reads the text once more: its half of the bar.
-        tokenizer = foreign or train_bpe(_sample(corpus, lambda d, n: report(d, 2 * n)), int(spec.removeprefix("bpe:")))
+        sample = _sample(corpus, limit is None, lambda done, total: report(done, 2 * total))
+        tokenizer = foreign or train_bpe(sample, int(spec.removeprefix("bpe:")))
         with replacing(path) as (temporary,):
-            temporary.write_text(tokenizer.to_json())
+            temporary.write_text(tokenizer.to_json(), "utf-8")
     before = 0 if foreign else corpus.size
-    progress = _tokenise(corpus, making, tokenizer, lambda done, total: report(before + done, before + total))
+    progress = _tokenise(corpus, making, tokenizer, limit, lambda done, total: report(before + done, before + total))
     settings = [progress.digest, hashlib.sha256(tokenizer.to_json().encode()).hexdigest()]
     about = {
         "name": corpus.name, "fingerprint": hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12],
@@ -134,13 +142,13 @@ def _make(corpus: Corpus, making: Path, spec: str, foreign: TextTokenizer | None
         "tokens": progress.tokens, "bytes": progress.bytes, "documents": progress.documents,
     }  # fmt: skip
     with replacing(making / "about.json") as (temporary,):
-        temporary.write_text(json.dumps(about, indent=2) + "\n")
+        temporary.write_text(json.dumps(about, indent=2) + "\n", "utf-8")
     return about
 
 
-def _sample(corpus: Corpus, report: Report) -> Iterator[str]:
-    """Training text for the tokenizer, spread over the corpus where its size is known."""
-    share = min(1.0, SAMPLE / corpus.size) if corpus.size else 1.0
+def _sample(corpus: Corpus, spread: bool, report: Report) -> Iterator[str]:
+    """Training text for the tokenizer: from all over the corpus, if its size is known, or from its beginning."""
+    share = min(1.0, SAMPLE / corpus.size) if corpus.size and spread else 1.0
     number, seen, taken = 0, 0, 0
     for passage in corpus.passages():
         for text in passage.texts:
@@ -155,10 +163,13 @@ def _sample(corpus: Corpus, report: Report) -> Iterator[str]:
             return
 
 
-def _tokenise(corpus: Corpus, making: Path, tokenizer: TextTokenizer, report: Report) -> Progress:
+def _tokenise(corpus: Corpus, making: Path, tokenizer: TextTokenizer, limit: int | None, report: Report) -> Progress:
     state = making / "progress.json"
-    progress = Progress(**json.loads(state.read_text())) if state.exists() else Progress()
+    progress = Progress(**json.loads(state.read_text("utf-8"))) if state.exists() else Progress()
     size = np.dtype(tokenizer.dtype).itemsize
+    there = {split: path.stat().st_size if (path := making / f"{split}.bin").exists() else 0 for split in SPLITS}
+    if any(there[split] < progress.tokens[split] * size for split in SPLITS):  # somebody cleared the cache, but not all of it
+        progress = Progress()
     for split in SPLITS:  # whatever was written after the last commit does not count
         with (making / f"{split}.bin").open("ab") as file:
             file.truncate(progress.tokens[split] * size)
@@ -182,13 +193,17 @@ def _tokenise(corpus: Corpus, making: Path, tokenizer: TextTokenizer, report: Re
                     os.fsync(file.fileno())
         progress.digest, progress.done = digest.hexdigest(), done
         with replacing(state) as (path,):
-            path.write_text(json.dumps(asdict(progress)))
+            path.write_text(json.dumps(asdict(progress)), "utf-8")
         waiting.clear()
         held = 0
 
     if progress.done:
         return progress
-    for passage in corpus.passages(tuple(progress.after)):  # type: ignore[arg-type]
+
+    def enough(split: str) -> bool:
+        return limit is not None and split == "train" and progress.tokens["train"] >= limit
+
+    for passage in corpus.passages(tuple(progress.after), enough):  # type: ignore[arg-type]
         for text in passage.texts:
             waiting.append((corpus.split_of(passage, progress.documents), text))
             held += len(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ..errors import IcllError, first_line, whole
 
 SEPARATOR = "<|endoftext|>"
 SEPARATORS = (SEPARATOR, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
+ENDING = re.compile(r"eos|end.?of.?(text|sentence|document|sequence)", re.IGNORECASE)  # names of others
 LEAST = 257  # all bytes and the separator: with as many any text has tokens
 
 
@@ -23,11 +25,15 @@ class TextTokenizer:
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()  # tokenizer files of some models cut and fill texts to the model's length
         tokenizer.no_padding()
-        found = [tokenizer.token_to_id(name) for name in SEPARATORS]
-        ids = [i for i in found if i is not None]
-        if not ids:
+        added = tokenizer.get_added_tokens_decoder().values()
+        names = [name for name in SEPARATORS if tokenizer.token_to_id(name) is not None]
+        names += [token.content for token in added if token.special and ENDING.search(token.content)]
+        if not names:
             raise IcllError(f"the tokenizer has no token to put between documents: add one of {', '.join(SEPARATORS)}")
-        self.separator: int = ids[0]
+        if not any(token.content == names[0] and token.special for token in added):
+            # Else it would be found in texts that have it written out.
+            tokenizer.add_special_tokens([_library().AddedToken(names[0], special=True, normalized=False)])
+        self.separator: int = tokenizer.token_to_id(names[0])
         self.vocab_size: int = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -76,11 +82,13 @@ def read_tokenizer(text: str, where: object) -> TextTokenizer:
 
 
 def find_tokenizer(spec: str) -> TextTokenizer:
-    """By file (tokenizer.json) or by its name on the hub, for which the network is asked."""
-    path = Path(spec)
+    """By file (tokenizer.json, or its folder) or by its name on the hub, for which the network is asked."""
+    if not spec:
+        raise IcllError("--tokenizer is empty: give bpe:SIZE, a tokenizer.json, or a name such as gpt2")
+    path = Path(spec) / "tokenizer.json" if (Path(spec) / "tokenizer.json").is_file() else Path(spec)
     if path.is_file():
         try:
-            return read_tokenizer(path.read_text(), path)
+            return read_tokenizer(path.read_text("utf-8"), path)
         except UnicodeDecodeError:
             raise IcllError(f"{path} is not a tokenizer file: it is not text") from None
     if path.suffix == ".json":

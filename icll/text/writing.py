@@ -36,11 +36,12 @@ def write_text(
     whole("the number of tokens to write", n, 1)
     if top is not None:
         whole("top", top, 1)
-    generator = torch.Generator().manual_seed(seed)
-    decoder = DecodeStream(skip_special_tokens=True)
+    generator = torch.Generator().manual_seed(whole("the seed", seed, 0, 2**63 - 1))
+    read = tokenizer.encode(prompt)
+    decoder = DecodeStream(ids=read, skip_special_tokens=True)  # some decoders write the first token of a text differently
     state: Any = model.initial_state(1, memory)
     with evaluating(model):
-        for token in [tokenizer.separator, *tokenizer.encode(prompt)]:
+        for token in [tokenizer.separator, *read]:
             logits, state = model.step(torch.tensor([token], device=model.embedding.weight.device), state)
     for i in range(n):
         token = _choose(logits[0].float().cpu(), temperature, top, generator)
@@ -58,7 +59,8 @@ def _choose(logits: torch.Tensor, temperature: float, top: int | None, generator
         return int(logits.argmax())
     if top is not None and top < len(logits):
         logits = logits.masked_fill(logits < logits.topk(top).values[-1], float("-inf"))
-    return int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
+    # Taking the largest away first, nothing overflows at small temperatures.
+    return int(torch.multinomial(((logits - logits.max()) / temperature).softmax(-1), 1, generator=generator))
 
 
 def check_vocabulary(model: Model, tokenizer: TextTokenizer) -> None:

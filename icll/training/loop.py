@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import signal
 import sys
 import threading
@@ -266,7 +265,7 @@ class Trainer:
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         if self.fabric.global_rank == 0:
             with replacing(self.folder / "metrics.jsonl") as (path,):
-                path.write_text("".join(json.dumps(r) + "\n" for r in progress.rows))
+                path.write_text("".join(json.dumps(r) + "\n" for r in progress.rows), "utf-8")
             self.fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=progress.step)
         watch(progress, row)
 
@@ -289,7 +288,7 @@ class Trainer:
         progress.seconds += now - self.started
         progress.cpu_seconds += cpu - self.cpu_started
         progress.threads = torch.get_num_threads()
-        self.started, self.cpu_started, self.last_checkpoint = now, cpu, now
+        self.started, self.cpu_started = now, cpu
         tensors = {f"model.{name}": p for name, p in weights(self.bare).items()}
         tensors |= {f"random.{name}": state for name, state in self._random_states().items()}
         tensors |= {f"average.{i}": gathered(mean) for i, mean in enumerate(self.average)}
@@ -300,6 +299,7 @@ class Trainer:
         if self.fabric.global_rank == 0:
             save_checkpoint(self.folder / "last", progress.step, tensors, asdict(progress))
         self.fabric.barrier()
+        self.last_checkpoint = time.monotonic()  # a slow disk does not make the next one due at once
 
     def restore(self) -> bool:
         """Go back to the newest whole checkpoint, if there is one."""
@@ -375,5 +375,10 @@ def load_weights(model: Model, tensors: dict[str, torch.Tensor]) -> None:
             mine[name].copy_(parted(tensor, mine[name]))
 
 
-def peak_memory_mb() -> float:
+def peak_memory_mb() -> float | None:
+    """None where the system does not tell."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))

@@ -62,7 +62,7 @@ def train(
             prepare(config, folder, force)
             for name, content in trainer.source.files.items():
                 with replacing(folder / name) as (path,):
-                    path.write_text(content)
+                    path.write_text(content, "utf-8")
         trainer.fabric.barrier()
         trainer.restore()
         trainer.fit(watch, until)
@@ -105,7 +105,7 @@ def check_folder(config: RunConfig, folder: Path, force: bool = False) -> None:
 
 
 def _mixer_changed(config: RunConfig, folder: Path) -> bool:
-    return (folder / MIXER).exists() and (folder / MIXER).read_text() != source_of(config.model.model)
+    return (folder / MIXER).exists() and (folder / MIXER).read_text("utf-8") != source_of(config.model.model)
 
 
 def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
@@ -116,9 +116,9 @@ def prepare(config: RunConfig, folder: Path, force: bool = False) -> None:
             path.unlink(missing_ok=True)
     if (source := source_of(config.model.model)) is not None:
         with replacing(folder / MIXER) as (path,):
-            path.write_text(source)
+            path.write_text(source, "utf-8")
     with replacing(folder / CONFIG) as (path,):
-        path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False))
+        path.write_text(yaml.safe_dump(as_plain(config), sort_keys=False), "utf-8")
 
 
 def check_causal(config: RunConfig) -> None:
@@ -152,7 +152,7 @@ def _difference(a: RunConfig, b: RunConfig) -> str:
 def finish(trainer: Trainer, code: str | None) -> dict[str, Any]:
     """Score the best weights on validation and test, and write the result down."""
     folder, progress = trainer.folder, trainer.progress
-    model = load_run(folder)
+    model = load_run(folder).to(trainer.fabric.device)
     result = {
         "run": trainer.config.name, "hash": trainer.config.hash, "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **trainer.source.score(model, trainer.config.name),
@@ -165,7 +165,7 @@ def finish(trainer: Trainer, code: str | None) -> dict[str, Any]:
         "versions": {"icll": icll.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }  # fmt: skip
     with replacing(folder / RESULT) as (path,):
-        path.write_text(json.dumps(result, indent=2) + "\n")
+        path.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     return result
 
 
@@ -184,7 +184,7 @@ def read_config(folder: Path) -> RunConfig:
     if not path.exists():
         raise IcllError(f"{folder} is not a run: it has no {CONFIG}; `icll runs` lists those there are")
     try:
-        plain = yaml.safe_load(path.read_text())
+        plain = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise IcllError(f"{path} cannot be read: {first_line(error)}") from None
     return from_plain(RunConfig, plain)
@@ -206,7 +206,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     """Of metrics.jsonl, one for each epoch."""
     path = folder / METRICS
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     except ValueError as error:
         raise IcllError(f"{path} is damaged ({error}): {AGAIN}") from None
 

@@ -44,7 +44,7 @@ class Outcome:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each epoch trained."""
         path = self.folder / METRICS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
     @property
     def loss(self) -> float:
