@@ -216,6 +216,7 @@ def eval_command(
     document_start: DocumentStart = None,
     context: int | None = None,
     tokens: float | None = None,
+    accelerator: Accelerator = "auto",
     json_: JSON = False,
 ) -> None:
     """Perplexity of runs on held-out text: per token, per byte, and by position in the context.
@@ -238,7 +239,7 @@ def eval_command(
     from ..progress import progress_bar
     from ..text import find_tokens, score_text
     from ..text.writing import check_vocabulary
-    from ..training import load_run
+    from ..training import Machine, load_run
 
     allow_local_plugins()
     if corpus is None:
@@ -248,10 +249,11 @@ def eval_command(
             if value is not None:
                 raise IcllError(f"{option} has no effect without --corpus: leave it out, or give the corpus")
     most = count("--tokens", tokens)
+    device = Machine(accelerator).fabric("32-true").device
     results = []
     for run in runs:
         config, own = _run(run, tokenizer)
-        model = load_run(run)
+        model = load_run(run).to(device)
         check_vocabulary(model, own)
         if corpus is None:
             found = find_tokens(config.data.corpus, config.data.fingerprint)
@@ -290,6 +292,7 @@ def generate(
     memory: int = 8192,
     seed: int = 0,
     tokenizer: TokenizerName = None,
+    accelerator: Accelerator = "auto",
 ) -> None:
     """Continue a text, token by token. Recurrent models need the same memory for each, however long it gets.
 
@@ -311,7 +314,7 @@ def generate(
         Contexts that n-gram heads of each order remember.
     """
     from ..text.writing import write_text
-    from ..training import load_run
+    from ..training import Machine, load_run
 
     allow_local_plugins()
     try:
@@ -319,7 +322,7 @@ def generate(
     except UnicodeEncodeError:
         raise IcllError("--prompt is not text in UTF-8: type it in the terminal's encoding") from None
     _, own = _run(run, tokenizer)
-    model = load_run(run)
+    model = load_run(run).to(Machine(accelerator).fabric("32-true").device)
     pieces = write_text(model, own, prompt, tokens, temperature=temperature, top=top, seed=seed, memory=memory)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows that

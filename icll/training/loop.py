@@ -110,6 +110,8 @@ class Trainer:
             raise IcllError(
                 f"the data has {self.source.vocab_size:,} token ids, the model {config.model.vocab_size:,}: give it as many"
             )
+        if self.fabric.world_size > 1:  # batches too small to share are told before anything is written
+            next(iter(self.source.batches(0, 0, self.fabric.global_rank, self.fabric.world_size)))
         self.total = config.recipe.epochs * len(self.source)
         self.warmup = warmup_steps(config.recipe, self.total)
         model = model_of(config.model, config.seed)
