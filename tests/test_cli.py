@@ -209,6 +209,11 @@ def test_models(capsys):
     assert made["models"][0]["model"] == "retnet" and made["models"][0]["parameters"] > 0
 
 
+def test_the_package_is_its_command():
+    done = subprocess.run([sys.executable, "-m", "icll", "models", "tranformer"], capture_output=True, text=True)
+    assert done.returncode == 2 and "did you mean 'transformer'" in done.stderr
+
+
 def test_check(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = run(capsys, "check", "gla", "--option", "value_gate=true")

@@ -1,0 +1,5 @@
+"""`python -m icll` is the command `icll`."""
+
+from .cli import main
+
+main()
