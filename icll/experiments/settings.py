@@ -32,6 +32,8 @@ RECALL_CPU = change(RECIPES["fast"], rate=1e-3, muon_rate=1e-2, epochs=32, short
 # Transformer, which had one.
 RETNET_SIZE = (64, 4, 1)
 SIZES = {"transformer": (64, 8, 2), "h3": (64, 2, 2), "s4": (64, 2, 2), "lstm": (64, 2, 2)}
+# Layers of an LSTM are plainly stacked: without a norm or a residual, little of small embeddings comes through four of them.
+EMBEDDING_STD = {"lstm": 1.0}
 TRANSFORMER_OPTIONS = {"attention_dropout": 0}  # with it a step takes twice the time
 
 DEMO_TRAIN = 1000
@@ -83,6 +85,7 @@ def run(
         model, width, layers or depth, n_heads, RECALL.size if task == "recall" else VOCAB_SIZE, dropout=0.1,
         ngram_heads=heads, authors_bug=authors_bug,
         options=TRANSFORMER_OPTIONS if model == "transformer" and budget != "paper" else {},
+        embedding_std=EMBEDDING_STD.get(model, 0.02) if budget == "cpu" else 0.02,
     )  # fmt: skip
     if task == "recall" and budget == "paper":
         made = replace(made, d_model=min(width, 256))  # as far as the paper searched there
