@@ -124,7 +124,7 @@ def depth_transformer(known: Known) -> Answer:
     if len(by_depth) < 3:
         return missing("Transformers of three depths")
     steps = np.diff(list(by_depth.values()))
-    return Answer(bool((steps > 0).all()), ", ".join(f"{k} layers {v:.3f}" for k, v in by_depth.items()))
+    return Answer(bool((steps > 0).all()), ", ".join(f"{k} layer{'s' * (k > 1)} {v:.3f}" for k, v in by_depth.items()))
 
 
 @test
