@@ -244,7 +244,7 @@ def test_perplexities_stand_beside_the_papers_on_its_text_alone():
     assert number_row(number, found).verdict == REPRODUCED
     found.tables["text"]["setting"] = [{"corpus": "sotu"}]
     row = number_row(number, found)
-    assert row.verdict == NOT_RUN and "340M parameters, sotu" in row.why
+    assert row.verdict == NOT_RUN and "340M parameters, on sotu" in row.why
 
 
 def at_depths(label: str, scores: dict[int, float]) -> list[Entry]:
@@ -388,7 +388,7 @@ def test_runs_on_text_make_a_table_of_their_own():
     assert table["rows"][0]["perplexity"] == pytest.approx(np.sqrt(40 * 42))
     found = Known((), {"text": table})
     row = number_row(Number("Table 1(b)", "table", "GLA", "perplexity", None, 15.65), found)
-    assert row.verdict == NOT_RUN and "at 5M parameters: 40.99" in row.why
+    assert row.verdict == NOT_RUN and "at 5M parameters, on another text: 40.99" in row.why
     chart = EXPERIMENTS["table1b"].chart(found)  # over seed 0 alone, which both have
     assert chart.notes == ("GLA+NGH_1(1,2,3)+NGH_-2(1,2,3): -5.0% (the paper's: -2.6%), seed 0.",)
 

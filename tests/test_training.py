@@ -220,7 +220,8 @@ def test_a_run_has_everything(tmp_path):
     config = tiny(ngram_heads=(1, 2, 3))
     result = train(config, tmp_path / "run")
     folder = tmp_path / "run"
-    assert {p.name for p in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "model.safetensors", "result.json", "last"}
+    shown = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+    assert shown == {"config.yaml", "metrics.jsonl", "model.safetensors", "result.json", "last"}
     assert from_plain(RunConfig, yaml.safe_load((folder / "config.yaml").read_text())) == config
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [r["epoch"] for r in rows] == [1, 2] and rows[1]["train_loss"] < rows[0]["train_loss"]

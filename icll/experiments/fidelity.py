@@ -66,8 +66,10 @@ def number_row(number: Number, known: Known) -> Row:
         table = known.tables.get("text", {"rows": []})
         row = next((row for row in table["rows"] if row["label"] == number.label), None)
         if row is None or not published_text(table):
-            size = f"{row['parameters'] / 1e6:.0f}M parameters, {table['setting'][0]['corpus']}" if row else ""
-            why = f"with {size}: {row['perplexity']:.2f}" if row else ""
+            why = ""
+            if row is not None:
+                corpus = table["setting"][0].get("corpus", "another text")
+                why = f"at {row['parameters'] / 1e6:.0f}M parameters, on {corpus}: {row['perplexity']:.2f}"
             return Row(number.where, what, number.value, None, NOT_RUN, why)
         return _compare(number, what, row["perplexity"], "", 0.03 * number.value)
     entries = _ours(number, known)

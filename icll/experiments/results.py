@@ -57,7 +57,8 @@ def label_of(config: RunConfig) -> str:
 
 def published_text(table: dict[str, Any]) -> bool:
     """Whether language models are of the published size, and on the published text."""
-    return min(row["parameters"] for row in table["rows"]) >= 3e8 and "slimpajama" in table["setting"][0]["corpus"].lower()
+    corpus = table["setting"][0].get("corpus", "")
+    return min(row["parameters"] for row in table["rows"]) >= 3e8 and "slimpajama" in corpus.lower()
 
 
 def on_text(config: RunConfig) -> bool:
