@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from . import __version__
-from .engine import Progress, run_pieces
+from .engine import Kept, Progress, run_pieces
 from .errors import IcllError
 from .files import replacing
 from .learners import make_predictor
@@ -24,6 +25,7 @@ from .predictors import Oracle, Predictor, evaluate
 from .tasks.problems import Problems
 
 QUICK = 5.0  # seconds: less work than this is not worth starting processes for
+_PIECES = 64  # at least, however few processes: what a stopped work has finished is not done again
 _PARTS = 8  # pieces for each process, so that all end at about the same time
 
 
@@ -37,9 +39,10 @@ def score(
     address: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Scores:
-    """Scores of the predictor called `spec`. `cache` is a folder to look in first, and to keep the scores in."""
+    """Scores of the predictor called `spec`. `cache` is a folder to look in first, and to keep the scores in; those of a slow
+    predictor piece by piece, so that it goes on where it was stopped."""
     predictor = open_predictor(spec, problems)
-    path = None if cache is None else cache / f"{_key(spec, problems)}.safetensors"
+    path = None if cache is None else cache / f"{score_key(spec, problems)}.safetensors"
     if path is not None and (found := read_scores(path)) is not None:
         return replace(found, name=spec)
     lengths = np.diff(problems.offsets)
@@ -51,19 +54,23 @@ def score(
         begin = time.perf_counter()
         evaluate(predictor, shortest)
         expected = (time.perf_counter() - begin) * len(problems.flat) / len(shortest.flat)
-    if engine == "local" and (expected < QUICK or jobs == 1):
+    kept = None
+    if engine == "local" and expected < QUICK:
         scores = evaluate(predictor, problems, name=spec, progress=progress)
     else:
         workers = jobs or os.cpu_count() or 1
-        size = max(1, len(scored) // (workers * _PARTS))
-        parts = [scored[i : i + size] for i in range(0, len(scored), size)]
-        pieces = [problems[part] for part in parts]
+        parts = np.array_split(scored, max(1, min(len(scored), max(_PIECES, workers * _PARTS))))
+        if path is not None:
+            kept = Kept(path.with_name(f"{path.stem}-{len(parts)}"), read_scores, write_scores)
         found_parts = run_pieces(
-            partial(_score_piece, spec), pieces, engine=engine, jobs=jobs, address=address, progress=progress
-        )
+            partial(_score_piece, spec, jobs == 1), [problems[part] for part in parts],
+            engine=engine, jobs=jobs, address=address, progress=progress, kept=kept,
+        )  # fmt: skip
         scores = _join(spec, len(problems), found_parts, parts)
     if path is not None:
         write_scores(scores, path)
+    if kept is not None:
+        shutil.rmtree(kept.folder, ignore_errors=True)
     return scores
 
 
@@ -85,9 +92,9 @@ def is_run(spec: str) -> bool:
     return (Path(spec) / "config.yaml").is_file()
 
 
-def _score_piece(spec: str, problems: Problems) -> Scores:
+def _score_piece(spec: str, alone: bool, problems: Problems) -> Scores:
     predictor = open_predictor(spec, problems)
-    if hasattr(predictor, "threads"):
+    if hasattr(predictor, "threads") and not alone:
         predictor.threads = 1  # the other cores have pieces of their own
     if not isinstance(predictor, Oracle):
         predictor.predict(problems.tokens[:1, :2])  # this process loads the kernels off the clock
@@ -114,7 +121,8 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "icll" / "scores"
 
 
-def _key(spec: str, problems: Problems) -> str:
+def score_key(spec: str, problems: Problems) -> str:
+    """Changes with all that the scores depend on: the predictor, its weights, the problems and our code."""
     weights = ""
     if is_run(spec):
         from .mixers import source_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from icll import IcllError, Oracle, compare
 from icll.analysis import distances, pairwise, predicted
 from icll.cli import main
 from icll.learners import NGram
+from icll.scoring import open_predictor
 
 
 def test_the_matrix_has_the_distance_of_every_pair(repo):
@@ -44,10 +46,35 @@ def test_each_predictor_is_asked_once_for_each_problem(repo):
 def test_pieces_over_processes_give_the_same(repo, monkeypatch):
     problems = repo.test[:6]
     specs = {"bw": "baum-welch", "3": "ngram:3"}
-    alone = distances(specs, problems, first=12, jobs=1)
+    monkeypatch.setattr("icll.analysis.distance.QUICK", 1e9)
+    alone = distances(specs, problems, first=12)
     monkeypatch.setattr("icll.analysis.distance.QUICK", 0.0)
     spread = distances(specs, problems, first=12, jobs=2)
     np.testing.assert_allclose(alone.mean, spread.mean, atol=1e-6)
+
+
+def test_slow_ones_go_on_where_they_were_stopped(repo, tmp_path, monkeypatch):
+    problems, specs = repo.test[:10], {"2": "ngram:2", "3": "ngram:3"}
+    whole = distances(specs, problems, first=12)
+    monkeypatch.setattr("icll.analysis.distance.QUICK", 0.0)
+
+    def stop(done: int, total: int) -> None:
+        if done > 100:  # the second predictor has a piece
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distances(specs, problems, first=12, jobs=1, cache=tmp_path, progress=stop)
+    assert sorted(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) == [1, 3]
+    asked = []
+    monkeypatch.setattr("icll.analysis.distance._predict_piece", partial(_noted, asked))
+    again = distances(specs, problems, first=12, jobs=1, cache=tmp_path)
+    assert asked == ["ngram:3"] * 2 and not list(tmp_path.iterdir())
+    np.testing.assert_allclose(again.mean, whole.mean, atol=1e-6)
+
+
+def _noted(asked, spec, first, problems):
+    asked.append(spec)
+    return predicted(open_predictor(spec, problems), problems, first)
 
 
 def test_the_papers_distances_of_learners(repo):

@@ -93,6 +93,20 @@ def of_the_paper() -> Known:
 # --- the paper ---
 
 
+def test_two_processes_take_as_long_as_the_longest_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "_measure", lambda model, config: (0.8, 0.0))  # seconds of a step on 8 problems
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    long, short = (
+        RunConfig(
+            ModelConfig("gla", 8, 1, 1), DataConfig(profile="repo", train=n), replace(RECIPES["fast"], epochs=1, short=0.0)
+        )
+        for n in (900, 100)
+    )
+    plan = Plan((short, long))
+    assert reproduce.estimate(plan, tmp_path).training == pytest.approx(90)
+    assert reproduce.estimate(plan, tmp_path, jobs=1).training == pytest.approx(100)
+
+
 def test_what_the_paper_says_holds_on_its_own_numbers():
     found = of_the_paper()
     answers = {claim.name: claims.answer(claim, found) for claim in load_paper().claims}

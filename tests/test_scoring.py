@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import save_model
 
 from icll import IcllError, evaluate, scoring
-from icll.engine import run_pieces
+from icll.engine import Kept, run_pieces
 from icll.languages import Automaton
 from icll.learners import NGram
 from icll.model import ModelConfig, model_of
@@ -53,6 +53,37 @@ def test_pieces_come_back_in_order():
 def test_a_killed_worker_costs_a_retry_not_the_result(tmp_path):
     assert run_pieces(die_once, [(str(tmp_path), x) for x in range(6)], jobs=2) == [x * x for x in range(6)]
     assert (tmp_path / "died").exists()
+
+
+def stop_once(job: tuple[str, int]) -> int:
+    """Piece 3 fails the first time it is tried, as if the work were stopped there; each piece says how often it was done."""
+    folder, x = job
+    (Path(folder) / f"{x}.tries").open("a").write("x")
+    if x == 3 and len((Path(folder) / "3.tries").read_text()) == 1:
+        raise KeyboardInterrupt
+    return x * x
+
+
+def read_number(path: Path) -> int | None:
+    return int(path.read_text()) if path.exists() else None
+
+
+def write_number(number: int, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(str(number))
+
+
+@pytest.mark.parametrize("jobs", (1, 2))
+def test_work_that_was_stopped_goes_on(tmp_path, jobs):
+    work = partial(run_pieces, stop_once, [(str(tmp_path), x) for x in range(6)], jobs=jobs)
+    kept, told = Kept(tmp_path / "kept", read_number, write_number), []
+    with pytest.raises(KeyboardInterrupt):
+        work(kept=kept)
+    done = len(list(kept.folder.iterdir()))
+    assert 0 < done < 6
+    assert work(kept=kept, progress=lambda n, total: told.append(n)) == [x * x for x in range(6)]
+    assert told == list(range(done + 1, 7))  # counts what was done before
+    assert (tmp_path / "0.tries").read_text() == "x"
 
 
 def test_what_always_dies_or_fails_is_reported():
@@ -119,6 +150,27 @@ def test_scores_are_kept_and_found_again(repo, tmp_path, monkeypatch):
     monkeypatch.setattr(scoring, "_code_version", lambda models: "another")
     with pytest.raises(TypeError):
         score("ngram:3", some, cache=tmp_path)
+
+
+@pytest.mark.parametrize("jobs", (1, 2))
+def test_slow_scores_go_on_where_they_were_stopped(repo, tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(scoring, "QUICK", -1.0)
+    some, asked = repo.test[:9], []
+
+    def stop(done: int, total: int) -> None:
+        asked.append(done)
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score("ngram:3", some, jobs=jobs, cache=tmp_path, progress=stop)
+    (pieces,) = tmp_path.iterdir()
+    assert len(list(pieces.iterdir())) == 4
+    asked.clear()
+    again = score("ngram:3", some, jobs=jobs, cache=tmp_path, progress=lambda done, total: asked.append(done))
+    assert asked == [5, 6, 7, 8, 9]
+    assert again.tvd == pytest.approx(evaluate(NGram(3), some).tvd, abs=1e-7)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]  # the whole, and no pieces
 
 
 def test_a_damaged_cache_is_not_trusted(repo, tmp_path):

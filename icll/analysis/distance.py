@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-from ..engine import Progress, run_pieces
+from ..engine import Kept, Progress, run_pieces
 from ..errors import IcllError, whole
+from ..files import replacing
 from ..metrics import pooled, tvd
 from ..predictors import BATCH, Predictor, batches, name_of, predictions
-from ..scoring import QUICK, open_predictor
+from ..scoring import QUICK, open_predictor, score_key
 from ..tasks.problems import Problems
 
 FIRST = 100
+PIECE = 4  # problems that a process predicts at once
 
 
 @dataclass(frozen=True)
@@ -51,35 +57,55 @@ def distances(
     *,
     first: int | None = FIRST,
     jobs: int | None = None,
+    cache: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Distances:
     """Between predictors by name, each a learner's name or a run's folder as of `icll score`. Each predicts once.
 
-    Slow learners are spread over processes, `jobs` of them.
+    Slow learners are spread over processes, `jobs` of them, and leave what they have done in the folder `cache` until all is.
     """
     made = {name: open_predictor(spec, problems) for name, spec in specs.items()}  # what is wrong is said before the work
     rows = {}
+    pieces = [problems[i : i + PIECE] for i in range(0, len(problems), PIECE)]
+    folders = []
     for before, (name, spec) in enumerate(specs.items()):
 
         def told(done: int, total: int, before: int = before) -> None:
             progress(100 * before + 100 * done // total, 100 * len(specs))  # in hundredths of a predictor
 
-        rows[name] = _predict_all(spec, made[name], problems, first, jobs, told)
+        if _quick(made[name], problems, first):
+            rows[name] = predicted(made[name], problems, first)
+        else:
+            kept = None if cache is None else Kept(cache / f"{score_key(spec, problems)}-first-{first}", _read, _write)
+            rows[name] = torch.cat(
+                run_pieces(partial(_predict_piece, spec, first), pieces, jobs=jobs, progress=told, kept=kept)
+            )
+            folders += [kept.folder] if kept else []
         told(1, 1)
-    return pairwise(rows, problems, first)
+    found = pairwise(rows, problems, first)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
-def _predict_all(
-    spec: str, predictor: Predictor, problems: Problems, first: int | None, jobs: int | None, progress: Progress
-) -> torch.Tensor:
+def _quick(predictor: Predictor, problems: Problems, first: int | None) -> bool:
     shortest = problems[int(np.diff(problems.offsets).argmin())]
     predicted(predictor, shortest, first)  # kernels compile off the clock
     start = time.perf_counter()
     predicted(predictor, shortest, first)
-    if jobs == 1 or (time.perf_counter() - start) * len(problems) < QUICK:
-        return predicted(predictor, problems, first)
-    pieces = [problems[i : i + 4] for i in range(0, len(problems), 4)]
-    return torch.cat(run_pieces(partial(_predict_piece, spec, first), pieces, jobs=jobs, progress=progress))
+    return (time.perf_counter() - start) * len(problems) < QUICK
+
+
+def _write(rows: torch.Tensor, path: Path) -> None:
+    with replacing(path) as (temporary,):
+        save_file({"rows": rows}, temporary)
+
+
+def _read(path: Path) -> torch.Tensor | None:
+    try:
+        return load_file(path)["rows"]
+    except (OSError, SafetensorError, KeyError):
+        return None
 
 
 def _predict_piece(spec: str, first: int | None, problems: Problems) -> torch.Tensor:

@@ -242,6 +242,7 @@ def compare(
     """
     from ..analysis import distances
     from ..progress import progress_bar
+    from ..scoring import default_cache
 
     allow_local_plugins()
     specs: dict[str, str] = {}
@@ -256,7 +257,7 @@ def compare(
     if problems is not None:
         chosen = some(chosen, problems)
     with progress_bar("compare") as progress:
-        found = distances(specs, chosen, first=first, jobs=jobs, progress=progress)
+        found = distances(specs, chosen, first=first, jobs=jobs, cache=default_cache(), progress=progress)
     if picture is not None:
         from ..report import draw_distances, save_figure
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..scoring import default_cache
 from ..tasks import regbench
 from ..training import load_run
 from .results import learner_label
@@ -23,7 +24,7 @@ def distances(folders: dict[str, Path], *, learners: tuple[str, ...], problems: 
 
     test = regbench(train=1, profile="repo", seed=0).test[:problems]
     specs = {**{name: str(folder) for name, folder in folders.items()}, **{learner_label(spec): spec for spec in learners}}
-    found = measure(specs, test, progress=progress)
+    found = measure(specs, test, cache=default_cache(), progress=progress)
     return {"names": found.names, "matrix": np.round(found.mean, 5).tolist(), "problems": problems}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import threading
@@ -94,13 +95,14 @@ def estimate(
             progress(i + 1, len(distinct))
     finally:
         torch.set_num_threads(before)
-    seconds = 0.0
+    free = [0.0] * at_once  # a heap: when each process will be; the next run goes to the first of them
     for config in todo:
         key = repr(config.model)
         if key in step:
             left = 1 - _epochs_done(config, root) / config.recipe.epochs
-            seconds += left * step[key] * _problems(config) / SAMPLE
-            seconds += predict[key] * HELD_OUT * (left * config.recipe.epochs + 2) / SAMPLE
+            training = left * step[key] * _problems(config)
+            scoring = predict[key] * HELD_OUT * (left * config.recipe.epochs + 2)
+            heapq.heapreplace(free, free[0] + (training + scoring) / SAMPLE)
     known = sorted((e for e in packed().entries if e.learner), key=lambda e: e.n_problems)  # the last counts: of most problems
     per_problem = {e.learner: (e.seconds or 0) / e.n_problems for e in known}
     learners = [spec for spec in plan.learners if not _learner_file(root, spec, plan.problems).exists()]
@@ -108,7 +110,7 @@ def estimate(
     slow += [f"{len(large)} runs of more than {LARGE / 1e6:.0f}M parameters"] if large else []
     waiting = [a.name for a in plan.analyses if not _analysed(a, root)]
     return Estimate(
-        seconds / at_once, sum(per_problem.get(spec, 0.0) * plan.problems for spec in learners) / cores, len(todo),
+        max(free), sum(per_problem.get(spec, 0.0) * plan.problems for spec in learners) / cores, len(todo),
         len(plan.runs) - len(todo), (*slow, *waiting),
     )  # fmt: skip
 
