@@ -578,7 +578,7 @@ def test_a_mixer_that_was_edited_is_not_taken_for_what_it_was(tmp_path, monkeypa
 
     def icll(*arguments):
         command = [sys.executable, "-c", "import sys; from icll.cli import main; main(sys.argv[1:])", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
 
     trained = icll("train", *small, "--train", "16", "--epochs", "1", "--profile", "repo", "--out", "run", "--json")
     assert trained.returncode == 0, trained.stderr

@@ -101,7 +101,8 @@ def test_what_always_dies_or_fails_is_reported():
 def test_ray_gives_the_same_results_and_survives_a_killed_worker(tmp_path):
     ray = pytest.importorskip("ray")
     here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}  # where workers find this module
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=here)
+    # "local": a cluster that another test has up at the same time is not ours
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=here)
     try:
         jobs = [(str(tmp_path), x) for x in range(6)]
         assert run_pieces(die_once, jobs, engine="ray") == [x * x for x in range(6)]

@@ -348,7 +348,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         path = tmp_path / f"{megabytes}.txt"
         block = "".join(words(i, 20) for i in range(200))
         path.write_text(block * (megabytes * 1_000_000 // len(block)))
-        done = subprocess.run([sys.executable, "-c", MEMORY, path, tokenizer], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, "-c", MEMORY, path, tokenizer], capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr
         grew, reports, last, total = map(float, done.stdout.split())
         assert reports >= megabytes / 2 and last == total == path.stat().st_size
@@ -509,7 +509,7 @@ def test_two_processes_train_like_one(tokens, tmp_path):
     for devices in (1, 2):
         run = tmp_path / f"run-{devices}"
         command = [sys.executable, str(script), str(tmp_path / "config.json"), str(run), str(devices)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stderr[-2000:]
         row = json.loads((run / "metrics.jsonl").read_text())
         losses[devices] = row["train_loss"], row["valid_loss"]
