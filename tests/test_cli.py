@@ -53,8 +53,9 @@ def test_json_output(tmp_path, capsys, monkeypatch):
     shown = json.loads(run(capsys, "data", "show", "d", "--json"))
     assert len(shown["tokens"]) == len(shown["truth"]) == len(shown["states"])
     assert not list(tmp_path.glob("*.svg"))
-    scored = json.loads(run(capsys, "score", "oracle", "--data", "d", "--problems", "5", "--json"))
+    scored = json.loads(run(capsys, "score", "oracle", "mine=uniform", "--data", "d", "--problems", "5", "--json"))
     assert scored["scores"][0]["accuracy"]["mean"] == 1 and scored["scores"][0]["problems"] == 5
+    assert [one["name"] for one in scored["scores"]] == ["oracle", "mine"]
 
 
 def test_make_other_tasks_profiles_and_own_automata(tmp_path, capsys):

@@ -20,6 +20,7 @@ from .common import (
     allow_local_plugins,
     app,
     interval,
+    named,
     numbers,
     open_problems,
     print_json,
@@ -247,9 +248,8 @@ def compare(
     allow_local_plugins()
     specs: dict[str, str] = {}
     for text in predictors:
-        name, equals, spec = text.partition("=")
-        if not equals or "/" in name:  # a path may hold the sign, a name no slash
-            name, spec = Path(text).name if Path(text).is_dir() else text, text
+        given, spec = named(text)
+        name = given or (Path(spec).name if Path(spec).is_dir() else spec)
         if name in specs:
             raise IcllError(f"two predictors are called {name}: name them apart, as in A={spec}")
         specs[name] = spec

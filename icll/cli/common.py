@@ -213,3 +213,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in [header, *rows]:
         cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
         print("  ".join(cells).rstrip())
+
+
+def named(text: str) -> tuple[str | None, str]:
+    """The name in NAME=PREDICTOR, if there is one, and the predictor."""
+    name, equals, spec = text.partition("=")
+    return (None, text) if not equals or "/" in name else (name, spec)  # a path may hold the sign, a name no slash

@@ -54,7 +54,7 @@ def reproduce(
     jobs
         How many runs at once; default: as many as there are cores.
     address
-        Of the Ray cluster; default: a new one on this machine.
+        Of the Ray cluster; default: the one that runs on this machine, or a new one.
     """
     from functools import reduce
     from operator import add

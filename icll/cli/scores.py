@@ -19,6 +19,7 @@ from .common import (
     TaskName,
     allow_local_plugins,
     app,
+    named,
     open_problems,
     print_json,
     print_table,
@@ -53,7 +54,8 @@ def score(
     Parameters
     ----------
     predictors
-        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`, or the folder of a run.
+        `ngram:N`, `baum-welch`, `bayes:PARTICLES`, `state-merging`, `uniform`, `oracle`, or the folder of a run;
+        NAME=PREDICTOR gives one a name of its own.
     problems
         How many problems, from the first; default: all.
     picture
@@ -63,7 +65,7 @@ def score(
     jobs
         How many local processes; default: one for each core.
     address
-        Of the Ray cluster; default: a new one on this machine.
+        Of the Ray cluster; default: the one that runs on this machine, or a new one.
     cache
         Folder to keep scores in; default: icll/scores in the user's cache folder.
     no_cache
@@ -75,22 +77,25 @@ def score(
 
     allow_local_plugins()
 
-    chosen = open_problems(data, split, task, profile, seed, predictors)
+    names, specs = zip(*map(named, predictors), strict=True)
+    chosen = open_problems(data, split, task, profile, seed, specs)
     if problems is not None:
         if not 1 <= problems <= len(chosen):
             raise IcllError(f"--problems must be 1..{len(chosen)} for this set, not {problems}")
         chosen = chosen[:problems]
-    for spec in predictors:
+    for spec in specs:
         open_predictor(spec, chosen)  # what is wrong with one is said before the first is scored
     folder = None if no_cache else cache or default_cache()
     scores = []
-    for spec in predictors:
-        with progress_bar(spec) as progress:
-            scores.append(score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress))
+    for name, spec in zip(names, specs, strict=True):
+        with progress_bar(name or spec) as progress:
+            one = score_one(spec, chosen, cache=folder, engine=engine, jobs=jobs, address=address, progress=progress)
+            scores.append(replace(one, name=name or one.name))
     if picture is not None:
         from ..report import draw_curves, save_figure
 
-        save_figure(draw_curves([replace(s, name=name) for s, name in zip(scores, _labels(predictors), strict=True)]), picture)
+        labels = [name or label for name, label in zip(names, _labels(specs), strict=True)]
+        save_figure(draw_curves([replace(s, name=label) for s, label in zip(scores, labels, strict=True)]), picture)
     if json_:
         print_json({"data": str(chosen.origin), "fingerprint": chosen.fingerprint, "scores": [s.as_dict() for s in scores]})
         return

@@ -86,7 +86,7 @@ def sweep(
     jobs
         How many trials at a time; the cores are divided among them. Default: one for each core.
     address
-        Of the Ray cluster; default: a new one on this machine.
+        Of the Ray cluster; default: the one that runs on this machine, or a new one.
     tries
         How often a trial is tried before it counts as failed.
     out
