@@ -182,6 +182,18 @@ def test_plans_add_up_without_doing_anything_twice():
     assert len({c.hash for c in both.runs}) == len(both.runs) == len(EXPERIMENTS["figure3bc"].plans["cpu"].runs)
 
 
+def test_every_run_is_made_with_each_seed_and_the_first_is_looked_into(tiny, tmp_path, capsys):
+    plan = EXPERIMENTS["figure4"].plans["demo"].with_seeds((4, 2))
+    assert [c.seed for c in plan.runs] == [4, 2]
+    assert [c.seed for _, c in plan.analyses[0].runs] == [4]
+    main(["reproduce", "table1a", "--out", str(tmp_path), "--seeds", "0,3", "--dry-run", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert [r["config"]["seed"] for r in said["runs"]] == [0, 0, 3, 3] and said["estimate"]["runs"] == 4
+    with pytest.raises(SystemExit):
+        main(["reproduce", "table1a", "--seeds", "one"])
+    assert "--seeds one: write numbers with commas" in capsys.readouterr().err
+
+
 def test_an_unknown_experiment_is_named():
     with pytest.raises(IcllError, match="did you mean 'figure3"):
         find("figure3")

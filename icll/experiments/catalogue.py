@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..errors import unknown
 from ..training import RunConfig
@@ -51,6 +51,12 @@ class Plan:
             max(self.problems, other.problems),
             tuple({a.name: a for a in (*self.analyses, *other.analyses)}.values()),
         )
+
+    def with_seeds(self, seeds: Sequence[int]) -> Plan:
+        """Every run with each of these seeds, in place of its own; analyses look into those with the first."""
+        runs = {c.hash: c for seed in seeds for c in (replace(c, seed=seed) for c in self.runs)}
+        analyses = (replace(a, runs=tuple((name, replace(c, seed=seeds[0])) for name, c in a.runs)) for a in self.analyses)
+        return replace(self, runs=tuple(runs.values()), analyses=tuple(analyses))
 
 
 @dataclass(frozen=True)
