@@ -484,6 +484,14 @@ def test_bf16_trains(tmp_path):
     assert math.isfinite(result["test"]["tvd"]["mean"])
 
 
+@pytest.mark.parametrize("units", [True, False])
+def test_bf16_without_units_for_it_is_told_to_be_slow(units, tmp_path, monkeypatch, recwarn):
+    known = {"architecture": "x86_64", "avx512_bf16": units}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    train(replace(tiny(epochs=1), precision="bf16-mixed"), tmp_path / "run")
+    assert any("no bfloat16 units" in str(w.message) for w in recwarn) is not units
+
+
 # --- the command line ---
 
 

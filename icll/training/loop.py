@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -104,6 +105,15 @@ class Trainer:
             torch.set_num_threads(self.machine.threads)
         self.fabric = self.machine.fabric(config.precision, loggers)
         self.fabric.launch()
+        if (
+            config.precision == "bf16-mixed"
+            and self.fabric.device.type == "cpu"
+            and not self.fabric.global_rank
+            and lacks_bf16()
+        ):
+            warnings.warn(
+                "this processor has no bfloat16 units: bf16-mixed takes longer here than 32-true, not shorter", stacklevel=2
+            )
         seed_everything(config.seed)
         self.source: Source = config.data.source(config.recipe, config.seed)
         if self.source.vocab_size > config.model.vocab_size:
@@ -340,6 +350,12 @@ class Trainer:
             return {name: state[None] for name, state in states.items()}
         everyone: Any = self.fabric.all_gather({name: state.to(self.fabric.device) for name, state in states.items()})
         return everyone
+
+
+def lacks_bf16() -> bool:
+    """Whether this processor is known to compute products in bfloat16 by software."""
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+    return known.get("architecture") == "x86_64" and not (known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def cut(batch: Batch, pieces: int) -> list[Batch]:
