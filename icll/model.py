@@ -18,13 +18,15 @@ from .mixers import Architecture, Mixing, NGramBlock, NGramHead, NGramMemory, Wh
 from .mixers.attention import Attention
 from .mixers.base import Stacked
 from .mixers.ngram import Contexts, place_after
+from .mixers.norm import RMSNorm
 from .ops.cross_entropy import output_loss
 from .ops.ngram import REPEATS
+from .ops.swiglu import swiglu
 from .predictors import check_tokens
 from .tokens import VOCAB_SIZE
 
 INITS = ("native", "authors")
-NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": RMSNorm}
 FEED_FORWARDS = ("gelu", "swiglu")
 STACKED_WRONGLY = ("lstm", "mamba")  # the models whose published curves carry the authors' wiring bug
 
@@ -115,10 +117,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.up(x)
-        if self.gated:
-            gate, x = x.chunk(2, -1)
-            return self.out(F.silu(gate) * x)
-        return self.out(F.gelu(x))
+        return self.out(swiglu(x) if self.gated else F.gelu(x))
 
 
 class Block(nn.Module):

@@ -25,11 +25,15 @@ from icll.ops import (
     naive_diagonal_filter,
     naive_linear_attend,
     naive_long_convolve,
+    naive_rms_norm,
     naive_selective_scan,
+    naive_swiglu,
     naive_wkv,
     parallel_wkv,
+    rms_norm,
     selective_scan,
     short_convolve,
+    swiglu,
     wkv,
     wkv_weights,
 )
@@ -286,3 +290,28 @@ def test_attention_in_bfloat16():
     gradients = [torch.autograd.grad(y.float().square().sum(), qkv) for y in (ours, theirs)]
     for one, two in zip(*gradients, strict=True):
         torch.testing.assert_close(one.float(), two.float(), rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (5, 1), (2, 3, 64), (1, 130, 9)])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_rms_norm(shape, size):
+    inputs = [size * noise(*shape), noise(shape[-1], seed=1)]
+    agree(lambda x, w: naive_rms_norm(x, w, 1e-5), lambda x, w: rms_norm(x, w, 1e-5), inputs)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 10), (2, 70, 6)])
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+def test_swiglu(shape, size):
+    agree(naive_swiglu, swiglu, [size * noise(*shape)])
+
+
+def test_norm_and_gate_in_other_precisions_and_layouts():
+    x, weight = noise(4, 6, 3, 8).float().transpose(0, 2), noise(8, seed=1).float()
+    torch.testing.assert_close(rms_norm(x, weight, 1e-5), naive_rms_norm(x, weight, 1e-5))
+    torch.testing.assert_close(swiglu(x), naive_swiglu(x))
+    half = x.bfloat16()  # torch's own
+    assert torch.equal(swiglu(half), naive_swiglu(half)) and rms_norm(half, weight.bfloat16(), 1e-5).dtype == torch.bfloat16
+    assert swiglu(x.to("meta")).shape == (3, 6, 4, 4)
+    nothing = x[:0].requires_grad_()
+    (rms_norm(nothing, weight, 1e-5).sum() + swiglu(nothing).sum()).backward()
+    assert nothing.grad is not None and nothing.grad.shape == nothing.shape

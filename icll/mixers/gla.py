@@ -20,6 +20,7 @@ from ..errors import IcllError
 from ..ops.linear_attention import linear_step, linear_weights
 from .base import Mixer, Mixing, architecture, heads_of
 from .linear_transformer import FORMS
+from .norm import RMSNorm
 
 RANK = 16
 TEMPERATURE = 16
@@ -40,7 +41,7 @@ class GatedLinearAttention(Mixer):
         self.k = nn.Linear(d_model, d_model // 2, bias=False)
         self.v = nn.Linear(d_model, d_model, bias=False)
         self.gate = nn.Linear(d_model, d_model, bias=False)
-        self.norm = nn.RMSNorm(self.v_width, eps=1e-5)
+        self.norm = RMSNorm(self.v_width, eps=1e-5)
         self.out = nn.Linear(d_model, d_model, bias=False)
         for linear in (self.q, self.k, self.v, self.gate, self.out):
             nn.init.xavier_uniform_(linear.weight, gain=2**-2.5)

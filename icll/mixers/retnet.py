@@ -19,6 +19,7 @@ from ..errors import IcllError
 from ..ops.linear_attention import linear_step, linear_weights
 from .base import Mixer, Mixing, Stacked, architecture, heads_of
 from .linear_transformer import FORMS
+from .norm import RMSNorm
 from .rotary import rotate
 
 
@@ -35,7 +36,7 @@ class Retention(Mixer):
         self.qk = Stacked(d_model, (d_model, d_model), bias=False)
         self.v = nn.Linear(d_model, 2 * d_model, bias=False)
         self.gate = nn.Linear(d_model, 2 * d_model, bias=False)
-        self.norm = nn.RMSNorm(2 * self.width, eps=1e-5)
+        self.norm = RMSNorm(2 * self.width, eps=1e-5)
         self.out = nn.Linear(2 * d_model, d_model, bias=False)
         for linear in (self.qk, self.v, self.gate, self.out):
             nn.init.xavier_uniform_(linear.weight, gain=2**-2.5)

@@ -11,7 +11,9 @@ from .linear_attention import (
 )
 from .ngram import naive_ngram_attend, ngram_attend, ngram_weights
 from .ngram_counts import follower_counts, naive_follower_counts
+from .rms_norm import naive_rms_norm, rms_norm
 from .selective_scan import chunked_selective_scan, naive_selective_scan, selective_scan
+from .swiglu import naive_swiglu, swiglu
 from .wkv import naive_wkv, parallel_wkv, wkv, wkv_weights
 
 __all__ = [
@@ -29,14 +31,18 @@ __all__ = [
     "naive_long_convolve",
     "naive_ngram_attend",
     "naive_output_loss",
+    "naive_rms_norm",
     "naive_selective_scan",
+    "naive_swiglu",
     "naive_wkv",
     "ngram_attend",
     "ngram_weights",
     "output_loss",
     "parallel_wkv",
+    "rms_norm",
     "selective_scan",
     "short_convolve",
+    "swiglu",
     "toeplitz",
     "wkv",
     "wkv_weights",

@@ -108,6 +108,11 @@ def on_cpu(*tensors: torch.Tensor) -> bool:
     return all(t.device.type == "cpu" and t.is_floating_point() for t in tensors)
 
 
+def exact_on_cpu(*tensors: torch.Tensor) -> bool:
+    """Whether a kernel can do it as they are: all of 32 or all of 64 bits, in main memory."""
+    return on_cpu(*tensors) and len(kinds := {t.dtype for t in tensors}) == 1 and kinds <= {torch.float32, torch.float64}
+
+
 def same_dtype(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """All in float64 if any is, else in float32: half precision is for storage and matrix products, not for recurrences."""
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32

@@ -382,12 +382,13 @@ function linesPanel(panel, hidden) {
     root.append(inside);
     const visible = panel.series.filter((s) => !hidden.has(s.name) && !(s.role === "paper" && hidden.has("the paper's")));
     let above = 1e9; // names of levels stand apart, from the lowest up
-    const nameAt = new Map();
+    const nameAt = new Map(), names = svg("g", { "pointer-events": "none" }); // over the curves, with a rim that parts them from those
     for (const s of visible.filter((s) => !s.x.length).sort((a, b) => a.y[0] - b.y[0])) { above = Math.min(Y(s.y[0]) - 3, above - 11); nameAt.set(s.name, above); }
     for (const s of visible) {
       if (!s.x.length) {
-        const level = svg("g", { "data-series": s.name }, svg("line", { x1: plot[0], x2: plot[0] + plot[2], y1: Y(s.y[0]), y2: Y(s.y[0]), stroke: "currentColor", "stroke-opacity": 0.5, "stroke-dasharray": "2 3" }), svg("text", { class: "soft", x: plot[0] + plot[2], y: nameAt.get(s.name), "text-anchor": "end", style: "font-size:10px" }, s.name));
+        const level = svg("g", { "data-series": s.name }, svg("line", { x1: plot[0], x2: plot[0] + plot[2], y1: Y(s.y[0]), y2: Y(s.y[0]), stroke: "currentColor", "stroke-opacity": 0.5, "stroke-dasharray": "2 3" }));
         inside.append(tipped(level, `${s.name}: ${number(s.y[0])}\n${s.notes[0] || ""}`));
+        names.append(svg("text", { class: "soft", x: plot[0] + plot[2], y: nameAt.get(s.name), "text-anchor": "end", style: "font-size:10px; paint-order:stroke; stroke:var(--paper); stroke-width:3px" }, s.name));
         continue;
       }
       const stroke = colour(s.look[0]), paper = s.role === "paper", wired = s.name.includes("wiring");
@@ -401,6 +402,7 @@ function linesPanel(panel, hidden) {
       }
       inside.append(group);
     }
+    inside.append(names);
     return { picture: root, plot };
   }];
 }
