@@ -367,7 +367,7 @@ function linesPanel(panel, hidden) {
     const X = (x) => plot[0] + ((to(x) - view[0][0]) / (view[0][1] - view[0][0])) * plot[2];
     const Y = (y) => plot[1] + plot[3] - ((y - view[1][0]) / (view[1][1] - view[1][0])) * plot[3];
     const clip = `clip${drawings++}`;
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.y_label }, svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: plot[0], y: plot[1] - 6, width: plot[2] + 6, height: plot[3] + 12 }))));
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": panel.y_label }, svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: plot[0], y: plot[1] - 12, width: plot[2] + 6, height: plot[3] + 18 }))));
     root.append(svg("text", { x: 0, y: 15, style: "font-weight:600" }, panel.y_label));
     for (const y of ticks(...view[1])) root.append(svg("line", { class: "axis", x1: plot[0], x2: plot[0] + plot[2], y1: Y(y), y2: Y(y) }), svg("text", { class: "soft", x: left - 6, y: Y(y) + 4, "text-anchor": "end" }, plain(y)));
     let last = -1e9;
