@@ -29,7 +29,7 @@ def naive_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        x_, w_ = arrays(x.reshape(-1, x.shape[-1]), weight)
+        x_, w_ = arrays(x.reshape(-1, x.shape[-1]), _own(weight))
         y, scale = np.empty_like(x_), np.empty_like(x_[:, 0])
         over_batch(lambda start, stop: _forward(x_, w_, x_.dtype.type(eps), start, stop, y, scale), len(x_))
         ctx.save_for_backward(x, weight, torch.from_numpy(scale))
@@ -39,11 +39,16 @@ class _RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, weight, scale = ctx.saved_tensors
-        x_, w_, scale_, g_ = arrays(x.reshape(-1, x.shape[-1]), weight, scale, gradient.reshape(-1, gradient.shape[-1]))
+        x_, w_, scale_, g_ = arrays(x.reshape(-1, x.shape[-1]), _own(weight), scale, gradient.reshape(-1, gradient.shape[-1]))
         blocks = -(-len(x_) // ROWS)
         dx, dw = np.empty_like(x_), np.zeros((blocks, len(w_)), w_.dtype)
         over_batch(lambda start, stop: _backward(x_, w_, scale_, g_, start, stop, dx, dw), blocks)
         return torch.from_numpy(dx).view(x.shape), torch.from_numpy(dw).sum(0), None
+
+
+def _own(weight: torch.Tensor) -> torch.Tensor:
+    """A copy: memory that an array looks at cannot be freed between layers, as FSDP does with that of weights."""
+    return weight.detach().clone()
 
 
 @kernel(fastmath=FAST, error_model="numpy")
