@@ -12,4 +12,4 @@ class RMSNorm(nn.RMSNorm):
     """torch's, with our operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps or 0.0)
+        return rms_norm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
