@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +19,7 @@ from ..errors import IcllError, whole
 if TYPE_CHECKING:
     from ..languages import Automaton, Profile
     from ..tasks.problems import Problems, Splits
-    from ..training import DataConfig
+    from ..training import DataConfig, Machine
 
 app = App(  # the help of each command has an example
     name="icll",
@@ -49,10 +50,6 @@ Source = Annotated[
 RunSeed = Annotated[int, Parameter(help="Of weights, order and dropout.")]
 Precision = Annotated[str, Parameter(help="`32-true`, `bf16-mixed` or `64-true`.")]
 Accelerator = Annotated[str, Parameter(help="`cpu`, `cuda`, `mps` or `auto`.")]
-Devices = Annotated[int, Parameter(help="Processes on each node.")]
-Nodes = Annotated[int, Parameter(help="Number of nodes.")]
-Strategy = Annotated[str, Parameter(help="`ddp`, `fsdp` or `auto`.")]
-Threads = Annotated[int | None, Parameter(help="For each process; default: torch's.")]
 LoggerName = Annotated[str | None, Parameter(help="Also log to `tensorboard`, `wandb` or `mlflow`, if installed.")]
 RunFolder = Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and a name.")]
 Again = Annotated[bool, Parameter(help="Train again, even if the run is finished.")]
@@ -60,6 +57,29 @@ MixerOptions = Annotated[
     list[str] | None,
     Parameter(name="--option", help="An option of the mixer, such as `value_gate=true` of gla; may be repeated."),
 ]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """What a run is trained on: icll.training.Machine, as options."""
+
+    accelerator: Accelerator = "auto"
+    devices: Annotated[int, Parameter(help="Processes on each node.")] = 1
+    nodes: Annotated[int, Parameter(help="Number of nodes.")] = 1
+    strategy: Annotated[str, Parameter(help="`ddp`, `fsdp` or `auto`.")] = "auto"
+    threads: Annotated[
+        int | None,
+        Parameter(help="For each process; default: torch's, or as many as the run had before, which gives the same bits."),
+    ] = None
+
+    def machine(self) -> Machine:
+        from ..training import Machine
+
+        return Machine(**asdict(self))
+
+
+HERE = Where()
 
 
 def interval(score: dict[str, float]) -> str:
@@ -120,8 +140,6 @@ def refuse(option: str, **others: object) -> None:
 
 def profile_of(name: str | None, **ranges: Range | None) -> Profile:
     """A named profile, with the ranges given in its place."""
-    from dataclasses import replace
-
     from ..languages.profile import get_profile
 
     return replace(get_profile(name or "paper"), **{key: value for key, value in ranges.items() if value is not None})

@@ -11,20 +11,17 @@ from cyclopts import Parameter
 
 from ..errors import IcllError, unknown
 from .common import (
+    HERE,
     JSON,
-    Accelerator,
     Again,
-    Devices,
     LoggerName,
     MixerOptions,
-    Nodes,
     Precision,
     ProfileName,
     RunFolder,
     RunSeed,
-    Strategy,
     TaskName,
-    Threads,
+    Where,
     allow_local_plugins,
     app,
     check_places,
@@ -80,11 +77,7 @@ def train_command(
     short: float | None = None,
     seed: RunSeed = 0,
     precision: Precision = "32-true",
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    nodes: Nodes = 1,
-    strategy: Strategy = "auto",
-    threads: Threads = None,
+    where: Where = HERE,
     logger: LoggerName = None,
     out: RunFolder = None,
     force: Again = False,
@@ -151,7 +144,7 @@ def train_command(
     from ..model import ModelConfig
     from ..reweighting import REWEIGHTING
     from ..tokens import RECALL, VOCAB_SIZE
-    from ..training import RECIPES, Machine, RunConfig, change
+    from ..training import RECIPES, RunConfig, change
 
     allow_local_plugins()
     if model in REWEIGHTING:
@@ -179,8 +172,7 @@ def train_command(
         ),
         problems, chosen, seed, precision,
     )  # fmt: skip
-    machine = Machine(accelerator, devices, nodes, strategy, threads)
-    train_and_show(config, out or Path("runs") / config.name, machine, force, logger, json_)
+    train_and_show(config, out or Path("runs") / config.name, where.machine(), force, logger, json_)
 
 
 def _problems(
@@ -205,11 +197,7 @@ def resume(
     run: Path,
     /,
     *,
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    nodes: Nodes = 1,
-    strategy: Strategy = "auto",
-    threads: int | None = None,
+    where: Where = HERE,
     logger: LoggerName = None,
     json_: JSON = False,
 ) -> None:
@@ -224,13 +212,11 @@ def resume(
     ----------
     run
         The run's folder.
-    threads
-        For each process; default: as many as before, which gives the same bits.
     """
-    from ..training import Machine, read_config
+    from ..training import read_config
 
     allow_local_plugins()
-    train_and_show(read_config(run), run, Machine(accelerator, devices, nodes, strategy, threads), False, logger, json_)
+    train_and_show(read_config(run), run, where.machine(), False, logger, json_)
 
 
 def train_and_show(config: RunConfig, out: Path, machine: Machine, force: bool, logger: str | None, json_: bool) -> None:

@@ -13,17 +13,15 @@ from cyclopts import App, Parameter
 
 from ..errors import IcllError, whole
 from .common import (
+    HERE,
     JSON,
     Accelerator,
     Again,
-    Devices,
     LoggerName,
-    Nodes,
     Precision,
     RunFolder,
     RunSeed,
-    Strategy,
-    Threads,
+    Where,
     allow_local_plugins,
     app,
     check_places,
@@ -105,11 +103,7 @@ def train(
     accumulate: int | None = None,
     seed: RunSeed = 0,
     precision: Precision = "32-true",
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    nodes: Nodes = 1,
-    strategy: Strategy = "auto",
-    threads: Threads = None,
+    where: Where = HERE,
     logger: LoggerName = None,
     out: RunFolder = None,
     force: Again = False,
@@ -144,7 +138,7 @@ def train(
     """
     from ..text import TextData
     from ..text.presets import PLACES, bundle_parameters, count_parameters, find_size, layer_parameters, text_model
-    from ..training import Machine, RunConfig, change
+    from ..training import RunConfig, change
 
     allow_local_plugins()
     chosen = find_size(size)
@@ -180,8 +174,7 @@ def train(
             f"{bundle_parameters(shape):,}; {found.name}: {found.counts['train']:,} training tokens",
             flush=True,
         )
-    machine = Machine(accelerator, devices, nodes, strategy, threads)
-    train_and_show(config, out or Path("runs") / config.name, machine, force, logger, json_)
+    train_and_show(config, out or Path("runs") / config.name, where.machine(), force, logger, json_)
 
 
 def _run(run: Path, tokenizer: str | None) -> tuple[RunConfig, TextTokenizer]:
