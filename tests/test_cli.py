@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import datasets
@@ -13,13 +13,13 @@ import pytest
 
 from icll import IcllError
 from icll.cli import main
-from icll.cli.common import open_problems, parse_options
+from icll.cli.common import Where, open_problems, parse_options
 from icll.cli.runs import _problems
 from icll.cli.scores import _labels
 from icll.languages import Profile
 from icll.model import ModelConfig
 from icll.tasks import associative_recall, load, regbench
-from icll.training import RECIPES, DataConfig, RunConfig
+from icll.training import RECIPES, DataConfig, Machine, RunConfig
 from icll.training.runs import prepare
 
 
@@ -296,3 +296,7 @@ def test_runs_are_listed_with_their_data_and_found_by_values(tmp_path, capsys):
 
 def test_options_are_true_false_or_values():
     assert parse_options(["a=True", "b=false", "c=no", "d=[1,2]"]) == {"a": True, "b": False, "c": "no", "d": [1, 2]}
+
+
+def test_options_of_where_to_train_are_those_of_a_machine() -> None:
+    assert asdict(Where()) == asdict(Machine())

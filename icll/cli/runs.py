@@ -130,8 +130,14 @@ def train_command(
         Learning rate of AdamW.
     muon_rate
         Learning rate of Muon.
+    weight_decay
+        Of weight matrices.
     warmup
         Steps, or below 1 a share of all.
+    epochs
+        Passes over the training problems.
+    batch_size
+        Problems in a step.
     clip
         Largest norm of the gradient.
     patience

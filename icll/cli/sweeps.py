@@ -31,7 +31,7 @@ def sweep(
     dropout: float = 0.1,
     seed: int = 0,
     d_model: Values = None,
-    wider: Values = None,
+    wider: str | None = None,
     layers: Values = None,
     heads: Values = None,
     epochs: Values = None,

@@ -131,6 +131,8 @@ def train(
         Over which the rate rises.
     rate
         Highest learning rate.
+    weight_decay
+        Of weight matrices.
     epochs
         Equal parts of the run, with a validation after each.
     accumulate
@@ -202,7 +204,7 @@ def eval_command(
     runs: Annotated[list[Path], Parameter(consume_multiple=True)],
     /,
     *,
-    corpus: CorpusName = None,
+    corpus: str | None = None,
     split: Literal["valid", "test", "all"] = "test",
     tokenizer: TokenizerName = None,
     column: Column = None,
@@ -221,7 +223,7 @@ def eval_command(
     runs
         Run folders.
     corpus
-        Another corpus than the run's own; the run's tokenizer reads it.
+        Another corpus than the run's own, as of `icll text train`; the run's tokenizer reads it.
     split
         Which set of the corpus; `all` is all text of --corpus, whatever its name.
     context
@@ -305,6 +307,8 @@ def generate(
         Choose among so many tokens.
     memory
         Contexts that n-gram heads of each order remember.
+    seed
+        Another seed draws other tokens.
     """
     from ..text.writing import write_text
     from ..training import Machine, load_run

@@ -46,6 +46,8 @@ def generate(
         Symbols of each.
     temperature
         0 takes the likeliest symbol.
+    seed
+        Another seed draws other symbols.
     score
         Read each test problem, write strings, and count those its language accepts.
     problems
