@@ -64,6 +64,8 @@ def recipe_of(
         return DEMO
     recipe = RECALL_CPU if task == "recall" else CPU if heads else LONG
     epochs = max(1, round(recipe.epochs * 2500 / train))  # as many steps at each size
+    if model == "transformer" and task == "regbench":  # more problems, more steps until it leaves its second plateau
+        epochs = max(epochs, recipe.epochs)
     patience = 10 if train < 2500 else None  # few problems are memorised long before the end
     return change(recipe, epochs=epochs, patience=patience)
 
