@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..figures import N, mean
+from ..figures import N, mean, setting_of
 from ..results import LABELS, WIRING, Known
 from ..settings import DEPTHS, MODELS, WIRED_WRONGLY
 from .base import CONVOLUTIONAL, Answer, listed, missing, models_at, needed, other_models, test
@@ -23,7 +23,9 @@ def transformer_best(known: Known) -> Answer:
             first[metric] = name
             sign = 1 if metric == "tvd" else -1
             holds.append(sign * mean(ours, metric) < sign * mean(others[name], metric))
-            said.append(f"N = {n:,}: {metric} {mean(ours, metric):.3f}, {name} {mean(others[name], metric):.3f}")
+            both = {"Transformer": ours, name: others[name]}
+            told = [f"{label} {mean(runs, metric):.3f} ({setting_of(runs)})" for label, runs in both.items()]
+            said.append(f"N = {n:,}, {metric}: {', '.join(told)}")
     return Answer(all(holds), "; ".join(said)) if holds else missing("the Transformer and all others at N = 2,500 or more")
 
 
